@@ -1,0 +1,59 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else; both set up .venv on the first run.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Every install goes through the constraints, or a package may pull in another torch.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+SETUP := pyproject.toml constraints.txt
+
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit clean
+
+help: ## say what the targets do
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
+
+demo: $(VENV)/.package ## install into .venv; inspect and cut a small network and prove the cut
+	@$(BIN)/secateur demo
+
+test: lint types unit ## install into .venv with the test tools; lint, types, tests
+
+lint: $(VENV)/.tools ## check style and formatting
+	@echo '== ruff'
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(VENV)/.tools ## check types
+	@echo '== mypy'
+	@$(BIN)/mypy
+
+unit: $(VENV)/.tools ## run the tests
+	@echo '== pytest'
+	@$(BIN)/pytest
+
+clean: ## remove .venv and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps below are older than pyproject.toml or constraints.txt only when those have changed.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'secateur needs Python 3.11 or newer; say which: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@echo '== creating $(VENV)'
+	@$(PYTHON) -m venv $(VENV) \
+		|| { rm -rf $(VENV); echo 'Python has no venv module here (Debian: apt install python3-venv)' >&2; exit 1; }
+
+$(VENV)/.package: $(SETUP) | $(BIN)/python
+	@echo '== installing torch (the large one)'
+	@$(INSTALL) torch
+	@echo '== installing secateur'
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.package
+	@echo '== installing the test tools'
+	@$(INSTALL) --editable '.[dev,zoo]'
+	@touch $@

@@ -1,0 +1,93 @@
+"""What every benchmark here needs: a quiet, reproducible torch, versions, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import resource
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+PARTIAL = RESULTS / "partial"  # what a stopped run has done so far: not committed
+
+_libraries: list[torch.library.Library] = []
+
+
+def prepare(threads: int = 1) -> None:
+    """Make torch quiet and single-threaded, and torchvision importable beside a torch it was not built for."""
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(threads)
+    if _libraries:
+        return
+    try:
+        import torchvision
+    except RuntimeError:  # its compiled operators are missing; the classification models need none of them
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _libraries.append(library)
+        import torchvision  # noqa: F401
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Give the version of each package; one that runs from its source tree says its own.
+
+    >>> versions("numpy")
+    {'numpy': '2.4.6'}
+    """
+    return {package: _version(package) for package in packages}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(importlib.import_module(package.replace("-", "_")).__version__)
+
+
+def peak_mb() -> float:
+    """Give the most memory this process ever held, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def progress_bar() -> Progress:
+    """Give a bar that says what runs, how much is done, and how long it takes."""
+    words = TextColumn("{task.description}")
+    return Progress(words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON line to a file of records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Read the JSON lines of a file; a line cut short by a stop is passed over."""
+    records = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return records

@@ -1,0 +1,208 @@
+"""Make a model from its name on the command line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from secateur.errors import SecateurError, UsageError
+
+FORMS = "name a model as torchvision:resnet18, timm:resnet18 or path/to/file.py:factory"
+
+
+def build(name: str, weights: str | Path | None = None) -> nn.Module:
+    """Make the model that `name` stands for, with random weights or with those in the file `weights`.
+
+    >>> build("torchvision:resnet18")
+    >>> build("timm:resnet18", weights="resnet18.safetensors")
+    >>> build("my/network.py:make_network")
+
+    In a file of your own, the factory is a function without arguments, a class, or a ready `nn.Module`. Nothing is
+    downloaded. A weights file is a state dict, as safetensors or as `torch.save` wrote it.
+    """
+    source, _, rest = name.partition(":")
+    path, _, factory = name.rpartition(":")
+    if source == "torchvision":
+        model = _torchvision(rest)
+    elif source == "timm":
+        model = _timm(rest)
+    elif source == "zoo":
+        raise UsageError(f"the zoo has no model {rest!r}: it is empty in this version", remedy=FORMS)
+    elif path.endswith(".py"):
+        model = _from_file(Path(path), factory)
+    elif name.endswith(".py"):
+        found = _factories(_import_file(Path(name)))
+        raise UsageError(f"{name} does not say which model to make", remedy=f"write {name}:NAME; {_listed(found)}")
+    else:
+        raise UsageError(f"{name!r} is not the name of a model", remedy=FORMS)
+    if weights is not None:
+        _load(model, Path(weights))
+    return model
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read a shape as the command line writes it.
+
+    >>> parse_shape("1x3x224x224")
+    (1, 3, 224, 224)
+    """
+    sizes = text.lower().split("x")
+    if not all(size.isascii() and size.isdigit() and int(size) > 0 for size in sizes):
+        raise UsageError(f"{text!r} is not a shape", remedy="write the sizes like 1x3x224x224, each at least 1")
+    return tuple(int(size) for size in sizes)
+
+
+def _torchvision(name: str) -> nn.Module:
+    models = _optional("torchvision").models
+    names = models.list_models()
+    if name not in names:
+        raise _unknown("torchvision", name, names)
+    # A segmentation or detection network fetches trained weights for its backbone unless told not to.
+    options = inspect.signature(models.get_model_builder(name)).parameters
+    absent = {option: None for option in ("weights", "weights_backbone") if option in options}
+    with warnings.catch_warnings():
+        # GoogLeNet and Inception announce another initialisation to come.
+        warnings.simplefilter("ignore", FutureWarning)
+        return _made(name, lambda: models.get_model(name, **absent))
+
+
+def _timm(name: str) -> nn.Module:
+    timm = _optional("timm")
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+    return _made(name, lambda: timm.create_model(name, pretrained=False))
+
+
+def _from_file(path: Path, name: str) -> nn.Module:
+    module = _import_file(path)
+    if not hasattr(module, name):
+        found = _factories(module)
+        close = difflib.get_close_matches(name, found, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else _listed(found)
+        raise UsageError(f"{path} has no {name!r}", remedy=hint)
+    factory = getattr(module, name)
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise UsageError(
+            f"{path}:{name} is a {type(factory).__name__}, neither a factory nor an nn.Module",
+            remedy=_listed(_factories(module)),
+        )
+    return _made(f"{path}:{name}", factory, path)
+
+
+def _made(name: str, factory: Callable[[], Any], path: Path | None = None) -> nn.Module:
+    """Call a factory; what it raises, or a result that is no model, becomes an error that says so."""
+    try:
+        model = factory()
+    except Exception as error:
+        raise SecateurError(
+            f"{name} could not be made: {type(error).__name__}: {error}{_line(error, path)}",
+            remedy="a factory takes no arguments and returns an nn.Module" if path else None,
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise SecateurError(f"{name} gave a {type(model).__name__}", remedy="return an nn.Module from the factory")
+    return model
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import one file under a name of its own, with its folder on `sys.path` so that it finds its neighbours."""
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
+        raise UsageError(f"there is no file {path}", remedy=f"did you mean {' or '.join(near)}?" if near else FORMS)
+    path = path.resolve()
+    # The name is made of the whole path: two files called model.py are two modules.
+    spec = importlib.util.spec_from_file_location(f"secateur_model_{path.as_posix()}".replace(".", "_"), path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and torch.export look their module up there
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise SecateurError(
+            f"{path.name} cannot be imported: {type(error).__name__}: {error}{_line(error, path)}",
+            remedy="make it importable by itself; its own folder is on sys.path",
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _optional(package: str) -> Any:
+    """Import a package that only some users have."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise SecateurError(f"{error.name} is not installed", remedy="pip install 'secateur[zoo]'") from error
+    except Exception as error:  # a torchvision built for another torch fails with a RuntimeError
+        raise SecateurError(
+            f"{package} is installed but cannot be imported: {type(error).__name__}: {error}",
+            remedy=f"install a build of torchvision that belongs to torch {torch.__version__}",
+        ) from error
+
+
+def _load(model: nn.Module, path: Path) -> None:
+    if not path.is_file():
+        raise UsageError(f"there is no weights file {path}", remedy="give the path of a .safetensors or .pt file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state: Any = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise SecateurError(
+            f"{path} cannot be read as weights: {type(error).__name__}: {error}",
+            remedy="save them as safetensors, or with torch.save(model.state_dict(), path)",
+        ) from error
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]  # a training checkpoint: the weights among other things
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise SecateurError(
+            f"{path} does not fit the model: {error}", remedy="give the weights of this model"
+        ) from error
+
+
+def _factories(module: ModuleType) -> list[str]:
+    """The names in a module that may make a model: its own functions and classes, and any ready model."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (isinstance(value, nn.Module) or (callable(value) and getattr(value, "__module__", "") == module.__name__))
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return f"there is: {', '.join(names)}" if names else "define a function there that returns an nn.Module"
+
+
+def _unknown(source: str, name: str, names: list[str]) -> UsageError:
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(f'{source}:{match}' for match in close)}?" if close else FORMS
+    return UsageError(f"{source} has no model {name!r}", remedy=hint)
+
+
+def _line(error: BaseException, path: Path | None) -> str:
+    """Where in the user's own file an error arose."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if path is not None and Path(frame.filename) == path.resolve():
+            return f" (line {frame.lineno})"
+    return ""

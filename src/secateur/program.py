@@ -1,0 +1,256 @@
+"""A model as a flat program of ATen calls: the text that tracing reads and graph output rewrites."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import operator
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from secateur.errors import SecateurError
+
+Example = Any  # a tensor, a tuple of arguments, or a dict of keyword arguments
+
+
+@dataclass
+class Program:
+    """One mode (eval or train) of a model: `get_attr` nodes are its tensors, `placeholder` nodes its inputs."""
+
+    graph: fx.Graph
+    tensors: dict[str, Tensor]
+    registered: frozenset[str]  # the tensors that are parameters or buffers; the others are plain constants
+    modules: dict[str, nn.Module]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    dynamic: bool  # the batch size is free
+
+
+def call_arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that an example stands for."""
+    if isinstance(example, dict):
+        return (), example
+    if isinstance(example, tuple | list):
+        return tuple(example), {}
+    return (example,), {}
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's network inside `torch.compile` or `DataParallel` wrappers."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(model, torch._dynamo.OptimizedModule):
+            model = model._orig_mod
+        else:
+            return model
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer under its first name; a tied tensor stands once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def owner(name: str) -> str:
+    """The module that a tensor belongs to: `conv1` for `conv1.weight` and for its parametrized parts."""
+    return name.split(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse NaN and infinite weights: no cut of such a network can be verified."""
+    for name, tensor in named_tensors(model).items():
+        if tensor.is_floating_point() and not tensor.is_meta and not torch.isfinite(tensor.detach()).all():
+            bad = int((~torch.isfinite(tensor.detach())).sum())
+            raise SecateurError(
+                f"{bad} of {tensor.numel()} values of {name} are NaN or infinite",
+                layer=owner(name) or type(model).__name__,
+                remedy="load sound weights; a diverged training run leaves such values behind",
+            )
+
+
+def doubled(example: Example) -> Example:
+    """The example with two points at least, which norms in training mode and a free batch size need."""
+
+    def double(leaf: Any) -> Any:
+        single = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == 1
+        return torch.cat([leaf, leaf]) if single else leaf
+
+    return pytree.tree_map(double, example)
+
+
+def export(model: nn.Module, example: Example, *, train: bool = False, dynamic: bool = False) -> Program:
+    """Export one mode of the model; with `dynamic`, first with a free batch size, else with the example's."""
+    args, kwargs = call_arguments(doubled(example) if train or dynamic else example)
+    with mode(model, train), _silence():
+        if dynamic:
+            with contextlib.suppress(Exception):
+                free = _free_batch(args, kwargs)
+                exported = torch.export.export(model, args, kwargs, dynamic_shapes=free, strict=False)
+                return _program(model, exported, dynamic=True)
+            args, kwargs = call_arguments(doubled(example) if train else example)
+        try:
+            exported = torch.export.export(model, args, kwargs, strict=False)
+        except Exception as error:
+            raise _refusal(error, model) from error
+        return _program(model, exported, dynamic=False)
+
+
+def _free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first axis of every input tensor may have any size."""
+    shapes = torch.export.ShapesCollection()
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
+    return shapes
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """torch.export prints its own long account of a failure; ours names the line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def mode(model: nn.Module, train: bool) -> Iterator[None]:
+    """Put every module into one mode for a while; a buffer that forward updates is set back."""
+    before = {module: module.training for module in model.modules()}
+    model.train(train)
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def describe(example: Example) -> Any:
+    """An example without its values, as plain data."""
+    if isinstance(example, Tensor):
+        return {"shape": list(example.shape), "dtype": str(example.dtype).removeprefix("torch.")}
+    if isinstance(example, tuple | list):
+        return [describe(part) for part in example]
+    if isinstance(example, dict):
+        return {"arguments": {name: describe(part) for name, part in example.items()}}
+    return example
+
+
+def revive(description: Any) -> Example:
+    """An example of zeros from its description."""
+    if isinstance(description, dict) and "shape" in description:
+        return torch.zeros(description["shape"], dtype=getattr(torch, description["dtype"]))
+    if isinstance(description, dict):
+        return {name: revive(part) for name, part in description["arguments"].items()}
+    if isinstance(description, list):
+        return tuple(revive(part) for part in description)
+    return description
+
+
+def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynamic: bool) -> Program:
+    """Copy the exported graph, its lifted parameters turned back into attributes."""
+    signature = exported.graph_signature
+    lifted: dict[str, str] = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    first_name = {id(tensor): name for name, tensor in reversed(named_tensors(model).items())}
+    tensors: dict[str, Tensor] = {}
+    graph = fx.Graph()
+    copied: dict[Any, Any] = {}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder" and node.name in lifted:
+            if not node.users:
+                continue
+            tensor = _attribute(model, lifted[node.name])
+            if tensor is None:
+                tensor = exported.constants[lifted[node.name]]
+            name = first_name.get(id(tensor), lifted[node.name])
+            tensors[name] = tensor
+            copied[node] = graph.create_node("get_attr", name, name=node.name)
+            copied[node].meta = dict(node.meta)
+        elif node.op == "get_attr":
+            continue  # a block of the program: copied where it is called
+        elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            copied[node] = _inline_block(graph, exported.graph_module, node, copied)
+        elif node.target is operator.getitem and isinstance(copied[node.args[0]], tuple):
+            copied[node] = copied[node.args[0]][node.args[1]]
+        elif node.op == "output":
+            graph.output(pytree.tree_map(lambda a: copied.get(a, a) if isinstance(a, fx.Node) else a, node.args[0]))
+        else:
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    return Program(
+        graph,
+        tensors,
+        frozenset(named_tensors(model)),
+        modules,
+        exported.call_spec.in_spec,
+        exported.call_spec.out_spec,
+        dynamic,
+    )
+
+
+def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: dict[fx.Node, Any]) -> Any:
+    """Copy a block that runs without gradients into the program itself, its two switches around it."""
+    flag, block, *args = list[Any](call.args)
+    inner: fx.Graph = getattr(home, str(block.target)).graph
+    graph.call_function(torch._C._set_grad_enabled, (flag,))
+    places = [node for node in inner.nodes if node.op == "placeholder"]
+    mapping = {place: copied[arg] for place, arg in zip(places, args, strict=True)}
+    for node in inner.nodes:
+        if node.op not in ("placeholder", "output"):
+            mapping[node] = graph.node_copy(node, mapping.__getitem__)
+    graph.call_function(torch._C._set_grad_enabled, (not flag,))
+    (results,) = next(node for node in inner.nodes if node.op == "output").args
+    return tuple(mapping[node] for node in results)
+
+
+def _attribute(model: nn.Module, name: str) -> Tensor | None:
+    try:
+        found = reduce(getattr, name.split("."), model)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None
+
+
+def _refusal(error: Exception, model: nn.Module) -> SecateurError:
+    """Name the line of the user's own code at which the export stopped."""
+    torch_home = str(Path(torch.__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(torch_home)]
+    frames = [frame for frame in frames if frame.filename != __file__]
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    data_dependent = "data-dependent" in str(error) or "Could not guard" in str(error) or "unbacked" in str(error)
+    cause = "its forward branches on the values of a tensor" if data_dependent else "torch.export cannot follow it"
+    return SecateurError(
+        f"{cause}{where} ({type(error).__name__}: {first_line})",
+        layer=type(model).__name__,
+        remedy="make the branch depend on shapes or attributes only (torch.where, torch.cond), check that the example "
+        "has the shape and type that forward expects, or trace the part of the network that can be exported",
+    )
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """A copy of the model without storage: shapes only, for trials that cost nothing."""
+    memo: dict[int, Any] = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    return copy.deepcopy(model, memo)

@@ -1,0 +1,274 @@
+"""Surgery: a plan and a model give a smaller model, or the same model with those channels silenced."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateur import rewrite
+from secateur.attributes import follow_tensors
+from secateur.errors import SecateurError
+from secateur.plan import Plan
+from secateur.program import call_arguments, check_finite, mode, named_tensors, revive, unwrap
+from secateur.ties import Slot
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
+
+
+def cut(model: nn.Module, plan: Plan) -> nn.Module:
+    """A new, smaller module of the same class; the original is untouched.
+
+    >>> small = sc.cut(model, plan)
+
+    A plan made with `output="graph"` gives the rewritten program as a module with the same parameter names.
+    """
+    inner = unwrap(model)
+    check_plan(inner, plan)
+    check_finite(inner)
+    if plan.output == "graph":
+        return rewrite.cut_programs(rewrite.programs_of(inner, revive(plan.example)), plan)
+    return _wrap_like(model, cut_module(inner, plan))
+
+
+def cut_module(model: nn.Module, plan: Plan) -> nn.Module:
+    """Copy the model with its tensors already replaced by their smaller selves: ties come out right by themselves."""
+    memo: dict[int, Any] = {}
+    tensors = named_tensors(model)
+    for name in plan.shapes:
+        if name in tensors:
+            memo[id(tensors[name])] = smaller(tensors[name], name, plan)
+    try:
+        small = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise SecateurError(
+            f"the model cannot be copied: {type(error).__name__}: {error}",
+            layer=type(model).__name__,
+            remedy="remove attributes that deepcopy refuses, such as non-leaf tensors or open files",
+        ) from error
+    follow_tensors(model, small, plan)
+    return small
+
+
+def smaller(tensor: Tensor, name: str, plan: Plan) -> Tensor:
+    """The rows and columns of a tensor that stay, of the same kind as the tensor."""
+    kept = tensor.detach()
+    for slot, indices in plan.kept.items():
+        if slot.parameter == name:
+            kept = kept.index_select(slot.axis, torch.tensor(indices, device=tensor.device))
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+        kept = kept.contiguous(memory_format=torch.channels_last)
+    if isinstance(tensor, nn.Parameter):
+        parameter = nn.Parameter(kept, requires_grad=tensor.requires_grad)
+        parameter.__dict__.update(tensor.__dict__)  # marks such as "no weight decay"
+        return parameter
+    return kept
+
+
+def mask(model: nn.Module, plan: Plan) -> nn.Module:
+    """The same function as `cut`, at full size: the layers that read a removed channel have zeros there."""
+    inner = unwrap(model)
+    check_plan(inner, plan)
+    if plan.output == "graph":
+        return rewrite.mask_programs(rewrite.programs_of(inner, revive(plan.example)), plan)
+    masked = copy.deepcopy(inner)
+    silence(named_tensors(masked), plan)
+    return _wrap_like(model, masked)
+
+
+def silence(tensors: dict[str, Tensor], plan: Plan) -> None:
+    """Set the input slices of removed channels to zero."""
+    with torch.no_grad():
+        for slot in plan.reads:
+            tensor = tensors[slot.parameter]
+            gone = sorted(set(range(tensor.shape[slot.axis])) - set(plan.kept[slot]))
+            tensor.index_fill_(slot.axis, torch.tensor(gone, device=tensor.device), 0)
+
+
+def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None = None) -> float:
+    """The largest relative difference between the cut and the masked network on real inputs.
+
+    >>> sc.verify(model, plan, images)
+    3.1e-07
+
+    data: a tensor or tuple of arguments (one batch), or an iterable of batches; labels beside them are ignored.
+    tolerance: a difference above it is an error. In single precision it is measured again in double precision
+        first, since a deep network can amplify rounding; there 1e-9 is demanded.
+    """
+    inner = unwrap(model)
+    batches = [as_arguments(batch, plan) for batch in _batches(data)]
+    if not batches:
+        raise SecateurError("there is no data to verify on", remedy="give at least one batch of inputs")
+    worst = _difference(inner, plan, batches)
+    if tolerance is None or worst <= tolerance:
+        return worst
+    if all(p.dtype == torch.float32 for p in inner.parameters() if p.is_floating_point()):
+        exact = _difference(copy.deepcopy(inner).double(), plan, pytree.tree_map(_double, batches))
+        if exact <= TOLERANCE[torch.float64]:
+            return worst
+    raise SecateurError(
+        f"the cut network differs from the masked one by {worst:.1e} (relative), more than {tolerance:.0e}",
+        layer=type(inner).__name__,
+        remedy="this is a defect of secateur: please report the network; keep=[...] can exclude the layer",
+    )
+
+
+def tolerance_for(model: nn.Module) -> float:
+    """The tolerance that belongs to the model's precision."""
+    kinds = [p.dtype for p in model.parameters() if p.is_floating_point()]
+    return max([TOLERANCE.get(kind, 1e-4) for kind in kinds], default=1e-4)
+
+
+def _difference(model: nn.Module, plan: Plan, batches: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> float:
+    pairs: list[tuple[nn.Module, nn.Module]]
+    if plan.output == "graph":
+        check_plan(model, plan)
+        programs = rewrite.programs_of(model, _like(revive(plan.example), batches))
+        pairs = [(rewrite.cut_programs(programs, plan), rewrite.mask_programs(programs, plan))]
+        pairs.append((rewrite.build(programs), model))  # the program itself must be the model
+    else:
+        pairs = [(cut(model, plan), mask(model, plan))]
+    worst = 0.0
+    for one, other in pairs:
+        with mode(one, False), mode(other, False), torch.no_grad():
+            for args, kwargs in batches:
+                worst = max(worst, relative_difference(one(*args, **kwargs), other(*args, **kwargs)))
+    return worst
+
+
+def relative_difference(found: Any, wanted: Any) -> float:
+    """The largest difference over the largest value, for each output tensor; the worst of them."""
+    worst = 0.0
+    for a, b in zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True):
+        if not isinstance(b, Tensor):
+            continue
+        if a.shape != b.shape:
+            raise SecateurError(f"the cut network gives shape {tuple(a.shape)}, the masked one {tuple(b.shape)}")
+        if not torch.isfinite(b).all():
+            raise SecateurError("the network's output is NaN or infinite", remedy="check the weights and the inputs")
+        if b.numel():
+            scale = b.abs().max().item()
+            gap = (a - b).abs().max().item()
+            worst = max(worst, gap / scale if scale else gap)
+    return worst
+
+
+def cut_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, small: nn.Module, plan: Plan
+) -> torch.optim.Optimizer:
+    """The same optimizer for the cut network: settings, step counts and momentum carried over.
+
+    >>> small = sc.cut(model, plan)
+    >>> optimizer = sc.cut_optimizer(optimizer, model, small, plan)
+    """
+    olds, news = named_tensors(unwrap(model)), named_tensors(unwrap(small))
+    names = {id(tensor): name for name, tensor in olds.items()}
+    memo: dict[int, Any] = {}
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            name = names.get(id(param))
+            if name is None or name not in news:
+                raise SecateurError(
+                    f"a parameter of shape {tuple(param.shape)} in the optimizer has no place in the cut network",
+                    layer=name,
+                    remedy="give the optimizer of this very model; a graph cut that bakes weights needs a new one",
+                )
+            memo[id(param)] = news[name]
+            for key, state in optimizer.state.get(param, {}).items():
+                if isinstance(state, Tensor) and name in plan.shapes and state.dim():
+                    if state.shape != param.shape:
+                        raise SecateurError(
+                            f"the optimizer's {key} has shape {tuple(state.shape)}, the parameter {tuple(param.shape)}",
+                            layer=name,
+                            remedy=f"build a new {type(optimizer).__name__} for the cut network",
+                        )
+                    memo[id(state)] = smaller(state, name, plan)
+    return copy.deepcopy(optimizer, memo)
+
+
+def check_plan(model: nn.Module, plan: Plan) -> None:
+    """Refuse a plan that does nothing, belongs to another network, or would empty a layer."""
+    if not plan.kept:
+        raise SecateurError("the plan is empty: it removes nothing", remedy="plan at least one channel to go")
+    tensors = named_tensors(model)
+    for name, shape in plan.shapes.items():
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found is None and plan.output == "module":
+            found = _width_attribute(model, name)
+        if found is None and plan.output == "graph":
+            continue  # a baked weight: the rewritten program is checked instead
+        if found != shape:
+            has = f"has {name} of shape {found}" if found else f"has no {name}"
+            raise SecateurError(
+                f"the plan is for another network: it expects {name} of shape {shape}, this network {has}",
+                layer=name,
+                remedy="use the plan with the network that it was made for, before any cut",
+            )
+    for slot, indices in plan.kept.items():
+        _check_indices(slot, indices, plan.shapes)
+
+
+def _check_indices(slot: Slot, indices: tuple[int, ...], shapes: dict[str, tuple[int, ...]]) -> None:
+    shape = shapes.get(slot.parameter, ())
+    if slot.axis >= len(shape):
+        raise SecateurError(
+            f"the plan names axis {slot.axis} of shape {shape}", layer=slot.parameter, remedy="plan again"
+        )
+    size = shape[slot.axis]
+    if not indices:
+        raise SecateurError(
+            f"the plan would empty axis {slot.axis}", layer=slot.parameter, remedy="keep at least one channel"
+        )
+    if min(indices) < 0 or max(indices) >= size or len(set(indices)) != len(indices):
+        raise SecateurError(
+            f"index {max(indices)} is out of range or repeated along axis {slot.axis}",
+            layer=slot.parameter,
+            remedy=f"indices run from 0 to {size - 1}, each once",
+        )
+
+
+def _width_attribute(model: nn.Module, name: str) -> tuple[int, ...] | None:
+    """The width of a norm that owns no tensor, written `norm.num_features`."""
+    path, _, attribute = name.rpartition(".")
+    try:
+        width = getattr(model.get_submodule(path), attribute, None)
+    except AttributeError:
+        return None
+    return (width,) if isinstance(width, int) else None
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    return [data] if isinstance(data, Tensor | tuple | dict) else data
+
+
+def as_arguments(batch: Any, plan: Plan) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments in a batch: as many as the network was traced with, so labels fall away."""
+    args, kwargs = call_arguments(batch)
+    return args[: len(call_arguments(revive(plan.example))[0])], kwargs
+
+
+def _like(example: Any, batches: Any) -> Any:
+    """The example in the precision of the data."""
+    kinds = [leaf.dtype for leaf in pytree.tree_leaves(batches) if _is_float(leaf)]
+    return pytree.tree_map(lambda leaf: leaf.to(kinds[0]) if kinds and _is_float(leaf) else leaf, example)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if _is_float(leaf) else leaf
+
+
+def _wrap_like(model: nn.Module, inner: nn.Module) -> nn.Module:
+    """Put a module into the wrapper that the user's model came in."""
+    if isinstance(model, nn.DataParallel):
+        return nn.DataParallel(_wrap_like(model.module, inner), model.device_ids or None)
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        return torch.compile(_wrap_like(model._orig_mod, inner))  # type: ignore[return-value]
+    return inner

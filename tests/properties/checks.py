@@ -1,0 +1,182 @@
+"""What must hold for a network that was cut: the same checks for the test and for the long benchmark."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from architectures import Spec, build
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import secateur as sc
+
+TOLERANCE = 1e-9
+COMPUTED = ("weight_norm", "standardised")  # blocks whose weights a graph plan replaces by their values
+CHANGED = 1e-9  # a masked network this close to the original would prove nothing
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How one network fared: the worst difference, and whether anything could be cut."""
+
+    cut: bool
+    difference: float = 0.0
+    removed: float = 0.0
+
+
+def check(spec: Spec) -> Checked:
+    """Trace, cut and verify the network of a spec; an AssertionError says what does not hold."""
+    network, example = build(spec)
+    before = copy.deepcopy(network.state_dict())
+    graph = sc.trace(network, example, output=spec["output"])
+    for group in graph.groups:
+        assert group.prunable or all(str(reason) for reason in group.reasons), f"{group.name} is kept without a reason"
+    if not graph.prunable:
+        return Checked(cut=False)
+    plan = sc.random_plan(graph, kept=spec["kept"], seed=spec["seed"])
+    small = sc.cut(network, plan)
+    baked = spec["output"] == "graph" and any(kind in COMPUTED for kind, *_ in spec["blocks"])
+    often = spec["output"] == "module" or baked or spec["seed"] % 4 == 0  # a graph plan exports the network each time
+    masked = sc.mask(network, plan) if baked else silenced(network, plan)
+    found = compare(small, masked, example)
+    assert found <= TOLERANCE, f"the cut network differs from the masked one by {found:.1e}"
+    if often:
+        told = compare(sc.mask(network, plan), masked, example)
+        assert told <= TOLERANCE, f"mask is off by {told:.1e}"
+        told = sc.verify(network, plan, example)
+        assert told <= TOLERANCE, f"verify says {told:.1e}, the outputs differ by {found:.1e}"
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), network.state_dict().values(), strict=True))
+    removed = 1 - count(small) / count(network)
+    assert removed > 0, "nothing went"
+    if any(group.consumers for group in graph.prunable):
+        assert changes(masked, network, example, spec["output"]), "the masked network is the original"
+    check_gradients(small, example, training=False)
+    if spec["output"] == "module":
+        check_gradients(small, example, training=True)
+        check_kinship(network, small)
+    check_attributes(small)
+    return Checked(cut=True, difference=found, removed=removed)
+
+
+def run(network: nn.Module, example: tuple[Tensor, ...]) -> list[Tensor]:
+    """The tensors of the output, whatever holds them; dropout falls the same way every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return [leaf for leaf in tree_leaves(network(*example)) if isinstance(leaf, Tensor)]
+
+
+@torch.no_grad()
+def compare(left: nn.Module, right: nn.Module, example: tuple[Tensor, ...]) -> float:
+    """The largest difference relative to the largest value, over all outputs, in the networks' present mode."""
+    worst = 0.0
+    for a, b in zip(run(left, example), run(right, example), strict=True):
+        assert a.shape == b.shape, f"shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        assert bool(torch.isfinite(b).all()), "the network itself is not finite"
+        found = float((a - b).abs().max() / b.abs().max().clamp_min(1e-12))
+        worst = max(worst, found if not math.isnan(found) else math.inf)
+    return worst
+
+
+@torch.no_grad()
+def silenced(network: nn.Module, plan: sc.Plan) -> nn.Module:
+    """The network with zeros where a layer reads a removed channel, made here and not by the package."""
+    masked = copy.deepcopy(network)
+    tensors = {**dict(masked.named_parameters(remove_duplicate=False)), **dict(masked.named_buffers())}
+    for slot in plan.reads:
+        tensor = tensors[slot.parameter]
+        for index in set(range(tensor.shape[slot.axis])) - set(plan.kept[slot]):
+            tensor.select(slot.axis, index).zero_()
+    return masked
+
+
+def changes(masked: nn.Module, network: nn.Module, example: tuple[Tensor, ...], output: str) -> bool:
+    """Whether masking changes what the network computes, in evaluation or (a head for training only) in training."""
+    if compare(masked, network, example) > CHANGED:
+        return True
+    if output == "graph":
+        return network.auxiliary is not None
+    return compare(copy.deepcopy(masked).train(), copy.deepcopy(network).train(), example) > CHANGED
+
+
+def check_gradients(small: nn.Module, example: tuple[Tensor, ...], training: bool) -> None:
+    """Forward and backward run, and give gradients of the right shape."""
+    model = copy.deepcopy(small).train() if training else small
+    learning = [p for p in model.parameters() if p.requires_grad]
+    outputs = [t for t in run(model, example) if t.requires_grad]
+    assert bool(outputs) == bool(learning)
+    if outputs:
+        torch.stack([t.square().sum() for t in outputs]).sum().backward()
+        gradients = [p for p in learning if p.grad is not None]
+        assert gradients
+        assert all(p.grad is not None and p.grad.shape == p.shape for p in gradients)
+    model.zero_grad()
+
+
+def check_kinship(network: nn.Module, small: nn.Module) -> None:
+    """Same classes, names, frozen flags, modes and ties."""
+    old, new = dict(network.named_modules()), dict(small.named_modules())
+    assert list(old) == list(new)
+    assert all(type(old[name]) is type(new[name]) and old[name].training == new[name].training for name in old)
+    before = dict(network.named_parameters(remove_duplicate=False))
+    after = dict(small.named_parameters(remove_duplicate=False))
+    assert list(before) == list(after)
+    assert all(before[name].requires_grad == after[name].requires_grad for name in before)
+    assert ties(before) == ties(after)
+    assert list(network.state_dict()) == list(small.state_dict())
+
+
+def ties(parameters: dict[str, nn.Parameter]) -> list[list[str]]:
+    """The names that share a parameter."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in parameters.items():
+        names.setdefault(id(parameter), []).append(name)
+    return sorted(group for group in names.values() if len(group) > 1)
+
+
+def check_attributes(small: nn.Module) -> None:
+    """The sizes that modules tell about themselves are those of their tensors."""
+    for name, module in small.named_modules():
+        for attribute, told, is_so in sizes(module):
+            assert told == is_so, f"{name}.{attribute} is {told}, the tensors say {is_so}"
+
+
+def sizes(module: nn.Module) -> list[tuple[str, Any, Any]]:
+    """Attribute, its value, and the value that the module's tensors ask for."""
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        first, second = module.weight.shape[:2]
+        return [*widths(module, second, first), ("groups", module.in_channels % module.groups, 0)]
+    if isinstance(module, nn.modules.conv._ConvNd):
+        first, second = module.weight.shape[:2]
+        return [*widths(module, first // module.groups, second * module.groups), ("groups", first % module.groups, 0)]
+    if isinstance(module, nn.Linear):
+        told = (module.out_features, module.in_features)
+        return [("out_features, in_features", told, tuple(module.weight.shape)), *bias(module, module.out_features)]
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        tensors = [t for t in (module.weight, module.bias, module.running_mean, module.running_var) if t is not None]
+        return [("num_features", module.num_features, len(t)) for t in tensors]
+    if isinstance(module, nn.GroupNorm):
+        found = [("num_groups", module.num_channels % module.num_groups, 0)]
+        return found + ([("num_channels", module.num_channels, len(module.weight))] if module.affine else [])
+    if isinstance(module, nn.LayerNorm) and module.elementwise_affine:
+        return [("normalized_shape", tuple(module.normalized_shape), tuple(module.weight.shape))]
+    if isinstance(module, nn.PReLU):
+        return [("num_parameters", module.num_parameters, len(module.weight))]
+    return []
+
+
+def widths(module: Any, out_each: int, inputs: int) -> list[tuple[str, Any, Any]]:
+    outputs = out_each * module.groups
+    found = [("in_channels", module.in_channels, inputs), ("out_channels", module.out_channels, outputs)]
+    return [*found, *bias(module, outputs)]
+
+
+def bias(module: Any, width: int) -> list[tuple[str, Any, Any]]:
+    return [] if module.bias is None else [("bias", width, len(module.bias))]
+
+
+def count(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())

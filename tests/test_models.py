@@ -1,0 +1,196 @@
+"""A model is made from its name, or the error says what to write instead."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from secateur.errors import SecateurError, UsageError
+from secateur.models import build, parse_shape
+
+FILE = """
+import torch
+from torch import nn
+from neighbour import WIDTH
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, WIDTH, 3)
+
+def make():
+    return Small()
+
+def broken():
+    raise ValueError("no such width")
+
+def text():
+    return "a model"
+
+def sized(width):
+    return nn.Conv2d(3, width, 3)
+
+ready = Small()
+width = WIDTH
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "neighbour.py").write_text("WIDTH = 5\n")
+    (tmp_path / "network.py").write_text(FILE)
+    yield tmp_path / "network.py"
+    sys.modules.pop("neighbour", None)
+
+
+def refusal(name: str, kind: type[SecateurError], weights: Any = None) -> str:
+    with pytest.raises(SecateurError) as caught:
+        build(name, weights)
+    assert type(caught.value) is kind
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_torchvision() -> None:
+    assert isinstance(build("torchvision:resnet18"), torchvision.models.ResNet)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "fcn_resnet50"])
+def test_torchvision_models_that_would_warn_or_download(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: pytest.fail("a download"))
+    assert isinstance(build(f"torchvision:{name}"), nn.Module)
+
+
+def test_timm() -> None:
+    assert isinstance(build("timm:resnet18"), timm.models.ResNet)
+
+
+@pytest.mark.parametrize("source", ["torchvision", "timm"])
+def test_an_unknown_name_gets_the_nearest(source: str) -> None:
+    text = refusal(f"{source}:resnet_18", UsageError)
+    assert f"{source} has no model 'resnet_18'" in text
+    assert f"{source}:resnet18" in text
+
+
+@pytest.mark.parametrize("name", ["resnet18", "", ":", "torchvision", "huggingface:resnet18"])
+def test_other_names_get_the_forms(name: str) -> None:
+    assert "torchvision:resnet18, timm:resnet18 or path/to/file.py:factory" in refusal(name, UsageError)
+
+
+def test_the_zoo_is_empty_yet() -> None:
+    assert "zoo has no model 'resnet56'" in refusal("zoo:resnet56", UsageError)
+
+
+@pytest.mark.parametrize("factory", ["make", "Small", "ready"])
+def test_a_file(file: Path, factory: str) -> None:
+    before = list(sys.path)
+    model = build(f"{file}:{factory}")
+    assert type(model).__name__ == "Small"
+    assert model.conv.out_channels == 5
+    assert sys.path == before
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    for width in (2, 7):
+        (tmp_path / str(width)).mkdir()
+        (tmp_path / str(width) / "net.py").write_text(f"from torch import nn\nmodel = nn.Linear({width}, 1)\n")
+    assert [build(f"{tmp_path}/{width}/net.py:model").in_features for width in (2, 7)] == [2, 7]
+
+
+def test_a_relative_path(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert isinstance(build("network.py:make"), nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("factory", "kind", "parts"),
+    [
+        ("mak", UsageError, ["has no 'mak'", "did you mean make?"]),
+        ("zzz", UsageError, ["has no 'zzz'", "there is: Small, make, broken, text, sized, ready"]),
+        ("", UsageError, ["has no ''", "there is: Small"]),
+        ("width", UsageError, ["is a int, neither a factory nor an nn.Module"]),
+        ("broken", SecateurError, ["ValueError: no such width (line 15)", "takes no arguments"]),
+        ("sized", SecateurError, ["missing 1 required positional argument: 'width'", "takes no arguments"]),
+        ("text", SecateurError, ["gave a str", "return an nn.Module"]),
+    ],
+)
+def test_what_is_wrong_with_a_factory(file: Path, factory: str, kind: type[SecateurError], parts: list[str]) -> None:
+    text = refusal(f"{file}:{factory}", kind)
+    assert all(part in text for part in parts), text
+
+
+def test_what_is_wrong_with_a_file(file: Path) -> None:
+    assert "there is: Small" in refusal(str(file), UsageError)
+    assert "did you mean network.py?" in refusal(f"{file.parent}/netwrk.py:make", UsageError)
+    assert "there is no file" in refusal(f"{file.parent}/nowhere/zzz.py:make", UsageError)
+    file.write_text("import torch\nx = 1 +\n")
+    assert "SyntaxError: invalid syntax (network.py, line 2)" in refusal(f"{file}:make", SecateurError)
+    file.write_text("import torch\n\nundefined\n")
+    assert "NameError: name 'undefined' is not defined (line 3)" in refusal(f"{file}:make", SecateurError)
+    file.write_text("")
+    assert "define a function there" in refusal(f"{file}:make", UsageError)
+
+
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_a_package_that_is_not_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    text = refusal(f"{package}:resnet18", SecateurError)
+    assert f"{package} is not installed" in text
+    assert "pip install 'secateur[zoo]'" in text
+
+
+def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def failing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "torchvision":
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr("importlib.import_module", failing)
+    text = refusal("torchvision:resnet18", SecateurError)
+    assert "installed but cannot be imported" in text
+    assert f"belongs to torch {torch.__version__}" in text
+
+
+@pytest.mark.parametrize("kind", ["state.safetensors", "state.pt", "checkpoint.pt"])
+def test_weights(file: Path, kind: str) -> None:
+    path, state = file.parent / kind, {"conv.weight": torch.rand(5, 3, 3, 3), "conv.bias": torch.rand(5)}
+    if kind.endswith("safetensors"):
+        safetensors.torch.save_file(state, path)
+    else:
+        torch.save({"state_dict": state, "epoch": 3} if kind.startswith("checkpoint") else state, path)
+    model = build(f"{file}:make", weights=path)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_weights_that_do_not_fit(file: Path) -> None:
+    path = file.parent / "state.pt"
+    assert "no weights file" in refusal(f"{file}:make", UsageError, path)
+    path.write_bytes(b"PK truncated")
+    assert "cannot be read as weights" in refusal(f"{file}:make", SecateurError, path)
+    torch.save({"conv.weight": torch.rand(4, 3, 3, 3)}, path)
+    assert "does not fit the model" in refusal(f"{file}:make", SecateurError, path)
+    torch.save([1, 2], path)
+    assert "does not fit the model" in refusal(f"{file}:make", SecateurError, path)
+
+
+def test_shapes() -> None:
+    assert parse_shape("1x3x224x224") == (1, 3, 224, 224)
+    assert parse_shape("7") == (7,)
+    assert parse_shape("2X5") == (2, 5)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1xx3", "1x-3", "1x0", "1x3.5", "1,3", "axb", "1x²", " 1x3"])
+def test_not_shapes(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a shape"):
+        parse_shape(text)
