@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from coverage_table import page
-from environment import PARTIAL, RESULTS, append_record, peak_mb, read_records, versions, write_whole
+from environment import PARTIAL, RESULTS, append_record, peak_mb, progress_bar, read_records, versions, write_whole
 from judge import CUT_SHARE, FLOAT32_LIMIT, FLOAT64_LIMIT, VACUOUS, difference, macs, parameters, tensors, trains
 from networks import build, names
 from rival import prune
@@ -86,7 +86,7 @@ def _cut_once(model: nn.Module, example: Tensor, output: str, record: dict[str, 
     import secateur as sc
 
     started = time.perf_counter()
-    graph = sc.trace(model, example, output=output)
+    graph = sc.trace(model, example, output="graph" if output == "graph" else "module")
     traced = time.perf_counter()
     plan = sc.random_plan(graph, kept=0.5, seed=0)
     planned = time.perf_counter()

@@ -54,8 +54,8 @@ def summary(rows: list[Row]) -> str:
 
 def networks(rows: list[Row]) -> str:
     """Give a line for every network, both tools side by side."""
-    heads = ("network", "side", "params", "secateur", "removed", "difference", "trace + cut")
-    heads = (*heads, "Torch-Pruning", "removed", "difference")
+    ours_heads = ("network", "side", "params", "secateur", "removed", "difference", "trace + cut")
+    heads = (*ours_heads, "Torch-Pruning", "removed", "difference")
     lines = [
         "Removed: share of the parameters, and of the multiply-adds. Difference: to the masked network, relative.\n"
     ]

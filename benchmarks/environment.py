@@ -15,28 +15,17 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from torchvision_ops import declare_missing_ops
+
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PARTIAL = RESULTS / "partial"  # what a stopped run has done so far: not committed
 
-_libraries: list[torch.library.Library] = []
-
 
 def prepare(threads: int = 1) -> None:
-    """Make torch quiet and single-threaded, and torchvision importable beside a torch it was not built for."""
+    """Make torch quiet and single-threaded, and torchvision importable."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(threads)
-    if _libraries:
-        return
-    try:
-        import torchvision
-    except RuntimeError:  # its compiled operators are missing; the classification models need none of them
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)
-        import torchvision  # noqa: F401
+    declare_missing_ops()
 
 
 def versions(*packages: str) -> dict[str, str]:

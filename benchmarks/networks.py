@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fnmatch import fnmatch
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ def build(full_name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     if library == "timm":
         import timm
 
-        model = timm.create_model(name, pretrained=False)
+        model: Any = timm.create_model(name, pretrained=False)
         default = int(model.default_cfg["input_size"][-1])
     else:
         import torchvision.models
@@ -134,7 +135,7 @@ def randomise(model: nn.Module, example: Tensor) -> None:
             parameter.uniform_(0.5, 1.5)
         else:
             parameter.normal_(0, math.sqrt(1.5 / max(1, parameter[0].numel())))
-    norms = [m for m in model.modules() if isinstance(getattr(m, "running_mean", None), Tensor)]
+    norms: list[Any] = [m for m in model.modules() if isinstance(getattr(m, "running_mean", None), Tensor)]
     momenta = [m.momentum for m in norms]
     for norm in norms:
         norm.momentum = 1.0  # one pass makes the statistics those of the data, so that signals neither die nor explode

@@ -91,14 +91,13 @@ def doubled(example: Example) -> Example:
 
 def export(model: nn.Module, example: Example, *, train: bool = False, dynamic: bool = False) -> Program:
     """Export one mode of the model; with `dynamic`, first with a free batch size, else with the example's."""
-    args, kwargs = call_arguments(doubled(example) if train or dynamic else example)
+    args, kwargs = call_arguments(doubled(example) if train else example)
     with mode(model, train), _silence():
         if dynamic:
+            several = pytree.tree_map(_clone, call_arguments(doubled(example)))  # the export leaves marks on them
             with contextlib.suppress(Exception):
-                free = _free_batch(args, kwargs)
-                exported = torch.export.export(model, args, kwargs, dynamic_shapes=free, strict=False)
+                exported = torch.export.export(model, *several, dynamic_shapes=_free_batch(*several), strict=False)
                 return _program(model, exported, dynamic=True)
-            args, kwargs = call_arguments(doubled(example) if train else example)
         try:
             exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:
@@ -113,6 +112,10 @@ def _free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(leaf, Tensor) and leaf.dim():
             shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
     return shapes
+
+
+def _clone(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 @contextlib.contextmanager

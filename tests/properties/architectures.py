@@ -11,8 +11,9 @@ import random
 from typing import Any
 
 import torch
-from blocks import ACTIVATIONS, BATCH_NORM, BLOCKS, DIMS, conv, conv_norm, over_space
+from blocks import BLOCKS, DIMS
 from hypothesis import strategies as st
+from parts import ACTIVATIONS, BATCH_NORM, conv, conv_norm, over_space
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,7 +28,7 @@ FRACTIONS = (0.3, 0.5, 0.7)
 
 def kinds(dims: int) -> list[str]:
     """The blocks that work in so many spatial dimensions."""
-    return [kind for kind in BLOCKS if dims in DIMS[kind]]
+    return sorted(kind for kind in BLOCKS if dims in DIMS[kind])
 
 
 @st.composite

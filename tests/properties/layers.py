@@ -1,0 +1,470 @@
+"""Blocks around one kind of layer: convolutions, norms, gates, bare parameters, computed weights."""
+
+from __future__ import annotations
+
+import torch
+from parts import (
+    ACTIVATIONS,
+    ADAPTIVE,
+    AVG_POOL,
+    BATCH_NORM,
+    CONV,
+    DROPOUT,
+    INSTANCE_NORM,
+    MAX_POOL,
+    TRANSPOSED,
+    Shape,
+    block,
+    conv,
+    conv_norm,
+    even,
+    over_space,
+    per_channel,
+    strided,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@block("plain")
+class Plain(nn.Sequential):
+    """conv, BatchNorm (with or without affine, with or without running statistics), activation."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        norm = BATCH_NORM[len(shape) - 1](width, affine=option % 4 != 1, track_running_stats=option % 4 != 2)
+        layer = conv(shape, width, kernel=3 if option < 6 else 1, stride=strided(shape, option), bias=option % 2 == 0)
+        super().__init__(layer, norm, ACTIVATIONS[option]())
+
+
+@block("bare")
+class Bare(nn.Module):
+    """Convolution without a norm: dilated, padded by reflection, or with a string for its padding."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        cls = CONV[len(shape) - 1]
+        if option % 3 == 0 or min(shape[1:]) < 4:
+            self.conv = cls(shape[0], width, 3, padding="same", bias=option % 2 == 0)
+        elif option % 3 == 1:
+            self.conv = cls(shape[0], width, 3, padding=2, dilation=2)
+        else:
+            self.conv = cls(shape[0], width, 3, padding=1, padding_mode="circular")
+        self.act = ACTIVATIONS[option]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.conv(x))
+
+
+@block("decoder")
+class Decoder(nn.Module):
+    """Linear, view as a map, transposed convolution."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        dims = len(shape) - 1
+        self.pool = ADAPTIVE[dims](1)
+        self.side = 2 + option % 2
+        self.space = (self.side,) * dims
+        self.width = width if option < 4 else -1  # written in, or left to view
+        self.linear = nn.Linear(shape[0], width * self.side**dims)
+        self.up = TRANSPOSED[dims](width, 4, 4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.elu(self.linear(self.pool(x).flatten(1)))
+        return self.up(y.view(x.shape[0], self.width, *self.space))
+
+
+@block("transposed")
+class Transposed(nn.Module):
+    """Transposed convolution, grouped too."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        dims = len(shape) - 1
+        groups = 1 + option % 3
+        width = groups * (1 + width // 3)
+        self.first = conv_norm(shape, width, option)
+        up = max(shape[1:]) <= 6
+        out = groups * (1 + option // 2)
+        self.up = TRANSPOSED[dims](width, out, 4 if up else 3, 2 if up else 1, 1, groups=groups, bias=option % 2 == 0)
+        self.norm = BATCH_NORM[dims](out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu6(self.norm(self.up(self.first(x))) + 1)
+
+
+@block("grouped")
+class Grouped(nn.Module):
+    """Grouped convolution: few large groups or many small ones, as many filters out as in or more."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        groups = (2, 3, 4, max(2, width // 2))[option % 4]
+        each = (1, 2, 3)[width % 3]
+        width = groups * each
+        self.first = conv_norm(shape, width, option)
+        self.second = conv((width, *shape[1:]), width * (1 + option // 4), groups=groups)
+        self.norm = BATCH_NORM[len(shape) - 1](width * (1 + option // 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.norm(self.second(self.first(x))))
+
+
+@block("depthwise")
+class Depthwise(nn.Module):
+    """An inverted residual: widen, depthwise, narrow; directly on the input for some options."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.wide = conv_norm(shape, width, option, kernel=1) if option < 6 else nn.Identity()
+        width = width if option < 6 else shape[0]
+        self.deep = conv((width, *shape[1:]), width, stride=strided(shape, option), groups=width)
+        self.norm = BATCH_NORM[len(shape) - 1](width)
+        self.narrow = conv((width, *shape[1:]), 2 + option, kernel=1) if option % 3 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(F.hardswish(self.norm(self.deep(self.wide(x)))))
+
+
+@block("multiplier")
+class Multiplier(nn.Module):
+    """Depthwise with more filters out than in."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        times = 2 + option % 2
+        width = 1 + width // 2 if option < 6 else shape[0]
+        self.first = conv_norm(shape, width, option) if option < 6 else nn.Identity()
+        self.deep = conv((width, *shape[1:]), width * times, groups=width)
+        self.last = conv((width * times, *shape[1:]), 2 + option, kernel=1) if option % 2 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.deep(self.first(x))))
+
+
+@block("instance_norm")
+class WithInstanceNorm(nn.Module):
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.norm = INSTANCE_NORM[len(shape) - 1](width, affine=option % 2 == 0, track_running_stats=option % 4 == 3)
+        self.act = ACTIVATIONS[option]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+@block("group_norm")
+class WithGroupNorm(nn.Module):
+    """GroupNorm in one group, in two, in pairs, or with every channel alone."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        width = even(max(width, 4))
+        groups = (1, 2, width // 2, width)[option % 4]
+        self.conv = conv(shape, width)
+        self.norm = nn.GroupNorm(groups, width, affine=option < 6)
+        self.last = conv((width, *shape[1:]), 2 + option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.mish(self.norm(self.conv(x))))
+
+
+@block("channels_last")
+class ChannelsLast(nn.Module):
+    """ConvNeXt's block: depthwise, LayerNorm and MLP with the channels last, layer scale, residual."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        channels = shape[0]
+        self.deep = conv(shape, channels, groups=channels)
+        self.norm = nn.LayerNorm(channels, elementwise_affine=option < 6)
+        self.wide, self.narrow = nn.Linear(channels, 2 * width), nn.Linear(2 * width, channels)
+        self.gamma = nn.Parameter(torch.ones(channels)) if option % 2 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.deep(x).movedim(1, -1))
+        y = self.narrow(F.gelu(self.wide(y)))
+        if self.gamma is not None:
+            y = self.gamma * y
+        return x + y.movedim(-1, 1)
+
+
+@block("layer_norm")
+class WithLayerNorm(nn.Module):
+    """LayerNorm over the channels, or over channels and space at once."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.whole = option % 2 == 0
+        self.norm = nn.LayerNorm([width, *shape[1:]] if self.whole else width)
+        self.last = conv_norm((width, *shape[1:]), 2 + option, option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        y = self.norm(y) if self.whole else self.norm(y.transpose(1, -1)).transpose(1, -1)
+        return self.last(y)
+
+
+@block("prelu")
+class WithPReLU(nn.Module):
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.act = nn.PReLU(1 if option % 3 == 0 else width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.conv(x))
+
+
+@block("squeeze_excite")
+class SqueezeExcite(nn.Module):
+    """A gate for each channel, by 1x1 convolutions or by linear layers and a view."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.stem = conv_norm(shape, width, option) if option < 6 else nn.Identity()
+        width = width if option < 6 else shape[0]
+        squeezed = 2 + option % 3
+        self.by_linear, self.written_in = option % 2 == 0, option % 4 == 0
+        self.width = width
+        layer = (lambda a, b: nn.Linear(a, b)) if self.by_linear else (lambda a, b: conv((a, *shape[1:]), b, kernel=1))
+        self.squeeze, self.excite = layer(width, squeezed), layer(squeezed, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        ones = (1,) * (x.dim() - 2)
+        pooled = x.mean(over_space(x), keepdim=True)
+        if self.by_linear:
+            gate = self.excite(F.relu(self.squeeze(pooled.flatten(1))))
+            gate = gate.view(-1, self.width if self.written_in else x.shape[1], *ones)
+        else:
+            gate = self.excite(F.silu(self.squeeze(pooled)))
+        return x * torch.sigmoid(gate)
+
+
+@block("spatial_gate")
+class SpatialGate(nn.Module):
+    """CBAM's gate for each pixel: mean and maximum over the channels, a convolution, a sigmoid."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.stem = conv_norm(shape, width, option) if option % 2 else nn.Identity()
+        self.last = conv((width if option % 2 else shape[0], *shape[1:]), 2 + option)
+        self.conv = conv((2, *shape[1:]), 1)
+        self.amax = option % 4 < 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        top = x.amax(1, keepdim=True) if self.amax else x.max(dim=1, keepdim=True)[0]
+        gate = torch.sigmoid(self.conv(torch.cat([x.mean(1, keepdim=True), top], 1)))
+        return self.last(x * gate)
+
+
+@block("pixel_gate")
+class PixelGate(nn.Module):
+    """A gate for each pixel from a convolution to one channel."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.stem = conv_norm(shape, width, option)
+        self.gate = conv((width, *shape[1:]), 1, kernel=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return x * torch.sigmoid(self.gate(x))
+
+
+@block("channel_attention")
+class ChannelAttention(nn.Module):
+    """ECA: a one-dimensional convolution along the channels makes their gates, so neighbours matter."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.stem = conv_norm(shape, width, option)
+        self.along = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        gate = self.along(x.mean(over_space(x)).unsqueeze(1)).squeeze(1)
+        return x * torch.sigmoid(gate).view(*gate.shape, *(1,) * (x.dim() - 2))
+
+
+@block("layer_scale")
+class LayerScale(nn.Module):
+    """A bare parameter for each channel, before a residual add, and sometimes a bare bias."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.first, self.second = conv_norm(shape, width, option), conv((width, *shape[1:]), shape[0])
+        self.gamma = nn.Parameter(torch.ones(per_channel(shape[0], shape)))
+        self.inner = nn.Parameter(torch.ones(1, *per_channel(width, shape)))
+        self.beta = nn.Parameter(torch.zeros(per_channel(shape[0], shape))) if option % 2 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.gamma * self.second(self.first(x) * self.inner)
+        return x + y if self.beta is None else x + (y + self.beta)
+
+
+@block("buffer")
+class Buffer(nn.Module):
+    """A buffer for each channel, multiplied or subtracted."""
+
+    scale: Tensor
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.register_buffer("scale", torch.ones(per_channel(width, shape)), persistent=option % 4 != 3)
+        self.subtracts = option % 2 == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return F.softplus(y - self.scale if self.subtracts else y * self.scale)
+
+
+@block("frozen")
+class Frozen(nn.Module):
+    """A convolution that does not learn, or a norm that does not."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.norm = BATCH_NORM[len(shape) - 1](width)
+        (self.conv if option % 2 else self.norm).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(self.norm(self.conv(x)))
+
+
+@block("weight_norm")
+class WeightNorm(nn.Module):
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = nn.utils.parametrizations.weight_norm(conv(shape, width))
+        self.norm = BATCH_NORM[len(shape) - 1](width)
+        self.last = conv((width, *shape[1:]), 2 + option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.relu(self.norm(self.conv(x))))
+
+
+class StandardConv2d(nn.Conv2d):
+    """A convolution whose weights are standardised filter by filter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight
+        var, mean = torch.var_mean(weight, dim=[1, 2, 3], keepdim=True, correction=0)
+        return F.conv2d(x, (weight - mean) / torch.sqrt(var + 1e-6), self.bias, self.stride, self.padding)
+
+
+@block("standardised", dims=(2,))
+class Standardised(nn.Module):
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.first = StandardConv2d(shape[0], width, 3, padding=1)
+        self.second = StandardConv2d(width, 2 + option, 3, padding=1) if option % 2 else conv((width, 1, 1), 2 + option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.silu(self.first(x)))
+
+
+@block("pool")
+class Pool(nn.Module):
+    """Maximum, average or adaptive pooling."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        dims = len(shape) - 1
+        if min(shape[1:]) < 4:
+            self.pool: nn.Module = nn.Identity()
+        elif option % 3 == 0:
+            self.pool = MAX_POOL[dims](3, 2, 1)
+        else:
+            self.pool = AVG_POOL[dims](2) if option % 3 == 1 else ADAPTIVE[dims](3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pool(x)
+
+
+@block("upsample")
+class Upsample(nn.Module):
+    """Nearest neighbour, as a layer or as a function; back to the input's size for an hourglass."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.down = conv_norm(shape, width, option, stride=2)
+        self.up = conv((width, *shape[1:]), shape[0])
+        self.layer = nn.Upsample(scale_factor=2, mode="nearest")
+        self.option = option
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.down(x)
+        if self.option % 2:
+            return self.up(self.layer(y))
+        return x + self.up(F.interpolate(y, size=x.shape[2:], mode="nearest"))
+
+
+@block("dropout")
+class WithDropout(nn.Module):
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.conv = conv(shape, width)
+        self.drop = nn.Dropout(0.2) if option % 2 else DROPOUT[len(shape) - 1](0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(F.gelu(self.conv(x)))
+
+
+@block("arithmetic")
+class Arithmetic(nn.Module):
+    """Constants and means in between; a channel of zeros does not stay one."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.first, self.second = conv(shape, width), conv((width, *shape[1:]), 2 + option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (2 * self.first(x) + 1).clamp(-3, 3)
+        y = y - 0.5 * y.mean(over_space(y), keepdim=True)
+        return self.second(torch.exp(-y.square()))
+
+
+@block("over_channels")
+class OverChannels(nn.Module):
+    """Ops in which every channel looks at the others: softmax, norm, running sum, local response."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.first, self.second = conv(shape, width), conv((width, *shape[1:]), 3)
+        self.option = option % 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        if self.option == 0:
+            y = y.softmax(1)
+        elif self.option == 1:
+            y = F.normalize(y, dim=1)
+        elif self.option == 2:
+            y = y.cumsum(1)
+        else:
+            y = F.local_response_norm(y, 3)
+        return self.second(y)
+
+
+@block("functional")
+class Functional(nn.Module):
+    """Bare parameters used through functions: a linear map with the channels last, and a matmul."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.inward = nn.Parameter(torch.randn(width, shape[0]))
+        self.bias = nn.Parameter(torch.randn(width))
+        self.outward = nn.Parameter(torch.randn(width, 4))
+        self.option = option
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(F.linear(x.movedim(1, -1), self.inward, self.bias if self.option % 2 else None))
+        y = y @ self.outward if self.option < 4 else torch.einsum("...c,cd->...d", y, self.outward)
+        return y.movedim(-1, 1)
