@@ -433,3 +433,23 @@ def part_without_gradients() -> nn.Module:
 @case({})
 def unknown_op() -> nn.Module:
     return Net(lambda m, x: m.b(torch.fft.fft(m.a(x), dim=1).real), **chain())
+
+
+@case({"a": 6})
+def native_channel_shuffle() -> nn.Module:
+    return Net(lambda m, x: m.b(F.channel_shuffle(m.a(x), 4)), **chain(width=24))
+
+
+@case({"a": 8})
+def flipped_channels() -> nn.Module:
+    return Net(lambda m, x: m.b(m.a(x).flip(1)), **chain())
+
+
+@case({})
+def rolled_channels() -> nn.Module:
+    return Net(lambda m, x: m.b(m.a(x).roll(2, 1)), **chain())
+
+
+@case({"a": 8})
+def repeated_channels() -> nn.Module:
+    return Net(lambda m, x: m.b(m.a(x).repeat(1, 2, 1, 1)), a=Conv(3, 8, 1), b=Conv(16, 5, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ def _trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Trial:
     try:
         wanted = [_shapes(shadow, inputs, train=False)]
     except Exception:  # an op without a shape-only form: try with real numbers
-        shadow, inputs = model, example
+        shadow, inputs = copy.deepcopy(model), example
         wanted = [_shapes(shadow, inputs, train=False)]
     modes = [(inputs, False)]
     try:

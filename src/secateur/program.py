@@ -133,7 +133,7 @@ def _silence() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mode(model: nn.Module, train: bool) -> Iterator[None]:
-    """Put every module into one mode for a while; a buffer that forward updates is set back."""
+    """Put every module into one mode for a while."""
     before = {module: module.training for module in model.modules()}
     model.train(train)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from secateur.errors import SecateurError
 from secateur.labels import Follower, Value
 from secateur.plan import Plan
 from secateur.program import Example, Program, export
-from secateur.rules import CONVOLUTION, argument_names, op_name
+from secateur.rules.names import CONVOLUTION, argument_names, op_name
 from secateur.ties import Ties
 
 aten = torch.ops.aten
@@ -29,6 +30,18 @@ class Programs:
     training: bool
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A program as a function; it never changes, so copies of a network share it."""
+
+    run: Callable[..., Any]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return self
+
+
 class GraphNetwork(nn.Module):
     """An exported program as a module: the model's parameter names, its inputs and outputs, eval and train mode."""
 
@@ -37,21 +50,21 @@ class GraphNetwork(nn.Module):
         for name, tensor in tensors.items():
             _register(self, name, tensor, name in programs.temporary)
         self._programs = {
-            train: (_compile(program.graph), program.in_spec, program.out_spec)
+            train: Compiled(_compile(program.graph), program.in_spec, program.out_spec)
             for train, program in zip((False, True), programs.programs, strict=False)
         }
         self.train(programs.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        run, in_spec, out_spec = self._programs.get(self.training, self._programs[False])
+        program = self._programs.get(self.training, self._programs[False])
         flat, spec = pytree.tree_flatten((args, kwargs))
-        if spec != in_spec:
+        if spec != program.in_spec:
             raise SecateurError(
                 "the arguments are not arranged as in the example that the network was traced with",
                 layer=type(self).__name__,
-                remedy=f"call it with {in_spec}",
+                remedy=f"call it with {program.in_spec}",
             )
-        return pytree.tree_unflatten(run(self, *flat), out_spec)
+        return pytree.tree_unflatten(program.run(self, *flat), program.out_spec)
 
 
 def programs_of(model: nn.Module, example: Example) -> Programs:

@@ -1,0 +1,68 @@
+"""After a cut, modules say of themselves what their tensors are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import CASES, build
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+import secateur as sc
+
+
+def check(module: nn.Module) -> None:
+    if isinstance(module, _ConvNd):
+        wide, narrow = module.weight.shape[0], module.weight.shape[1] * module.groups
+        assert (module.in_channels, module.out_channels) == ((wide, narrow) if module.transposed else (narrow, wide))
+        assert module.in_channels % module.groups == 0 and module.out_channels % module.groups == 0
+    elif isinstance(module, nn.Linear):
+        assert (module.out_features, module.in_features) == module.weight.shape
+    elif isinstance(module, nn.GroupNorm):
+        assert module.num_channels % module.num_groups == 0
+        assert module.weight is None or module.weight.shape == (module.num_channels,)
+    elif isinstance(module, _NormBase):
+        for tensor in (module.weight, module.running_mean):
+            assert tensor is None or tensor.shape == (module.num_features,)
+    elif isinstance(module, nn.PReLU):
+        assert module.weight.shape == (module.num_parameters,)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.module])
+def test_attributes_follow_the_tensors(name: str) -> None:
+    network, example = build(name)
+    small = sc.cut(network, sc.random_plan(sc.trace(network, example), kept=0.6))
+    for module in small.modules():
+        check(module)
+
+
+def test_groups_go_as_a_whole_where_they_are_many() -> None:
+    network, example = build("many_narrow_groups")
+    small = sc.cut(network, sc.Plan.keeping(sc.trace(network, example), {"0": [1, 4, 6]}))
+    assert (small[1].groups, small[1].in_channels, small[1].out_channels) == (3, 6, 9)
+
+
+def test_groups_stay_where_they_are_few() -> None:
+    network, example = build("few_wide_groups")
+    small = sc.cut(network, sc.Plan.keeping(sc.trace(network, example), {"0": [1, 4, 6], "1": [0]}))
+    assert (small[1].groups, small[1].in_channels, small[1].out_channels) == (2, 6, 2)
+
+
+def test_a_norm_without_tensors_knows_its_new_width() -> None:
+    network, example = build("norms_by_channel")
+    small = sc.cut(network, sc.random_plan(sc.trace(network, example), kept=0.5))
+    assert small[7].num_features == 4  # batch norm without affine parameters and statistics
+    assert small[9].num_features == 4  # instance norm
+    network, example = build("group_norms")
+    small = sc.cut(network, sc.random_plan(sc.trace(network, example), kept=0.5))
+    assert (small[3].num_groups, small[3].num_channels) == (2, 4)
+
+
+def test_an_embedding_is_narrowed() -> None:
+    network = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 5))
+    example = torch.tensor([[1, 2], [3, 4]])
+    plan = sc.random_plan(sc.trace(network, example))
+    small = sc.cut(network, plan)
+    assert small[0].embedding_dim == 4 and small[0].weight.shape == (10, 4)
+    assert sc.verify(network, plan, example) <= 1e-5

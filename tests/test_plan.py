@@ -1,0 +1,91 @@
+"""Plans: made from kept units, written and read, refused when they make no sense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cases import build
+from hypothesis import given
+from hypothesis import strategies as st
+
+import secateur as sc
+
+NETWORK, EXAMPLE = build("squeeze_excite")
+GRAPH = sc.trace(NETWORK, EXAMPLE)
+
+
+def test_keeping_says_what_stays_of_each_parameter() -> None:
+    plan = sc.Plan.keeping(GRAPH, {"a": [0, 3, 5]})
+    assert plan.kept[sc.Slot("a.weight", 0)] == (0, 3, 5)
+    assert plan.kept[sc.Slot("c.weight", 1)] == (0, 3, 5)
+    assert set(plan.reads) == {sc.Slot("b.weight", 1), sc.Slot("c.weight", 1)}
+    assert plan.shapes["a.weight"] == (8, 3, 1, 1)
+    assert "d.weight" in plan.shapes and "c.bias" not in plan.shapes
+
+
+@given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 3), min_size=1))
+def test_json_gives_the_same_plan_back(a: set[int], c: set[int]) -> None:
+    plan = sc.Plan.keeping(GRAPH, {"a": sorted(a), "c": sorted(c)})
+    text = plan.to_json()
+    assert sc.Plan.from_json(text) == plan
+    assert json.loads(text)["schema"] == 1
+
+
+def test_a_plan_prints_as_a_table() -> None:
+    lines = str(sc.Plan.keeping(GRAPH, {"a": [0, 3, 5], "c": [1]})).splitlines()
+    assert lines[0].split() == ["group", "before", "after", "kept"]
+    assert lines[1].split() == ["a", "8", "3", "38%"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({"a": [0, 8]}, "a: unit 8 is out of range"),
+        ({"a": [-1]}, "a: unit -1 is out of range"),
+        ({"a": []}, "a: the plan keeps no channel"),
+        ({"b": [0]}, "b: the group is kept"),
+        ({"z": [0]}, "there is no group 'z'"),
+    ],
+)
+def test_units_that_cannot_be_kept_are_refused(kept: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(sc.SecateurError, match=message) as caught:
+        sc.Plan.keeping(GRAPH, kept)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "this is not a plan"),
+        ("[]", "this is not a plan"),
+        ("{}", "this is not a plan"),
+        ('{"schema": 99}', "schema 99"),
+        ('{"schema": 1}', "damaged"),
+        ('{"schema": 1, "groups": [{"name": "a", "size": 8, "kept": ["x"]}]}', "damaged"),
+    ],
+)
+def test_other_texts_are_refused(text: str, message: str) -> None:
+    with pytest.raises(sc.SecateurError, match=message):
+        sc.Plan.from_json(text)
+
+
+def test_every_damaged_plan_is_refused_or_harmless() -> None:
+    text = sc.random_plan(GRAPH).to_json()
+    for cut in range(0, len(text) - 1, 7):
+        with pytest.raises(sc.SecateurError):
+            sc.Plan.from_json(text[:cut])
+
+
+@given(st.floats(0.01, 1), st.integers(0, 1000))
+def test_a_random_plan_keeps_the_fraction_of_every_group(kept: float, seed: int) -> None:
+    plan = sc.random_plan(GRAPH, kept=kept, seed=seed)
+    for group in plan.groups:
+        assert len(group.kept) == max(1, round(group.size * kept))
+    assert plan == sc.random_plan(GRAPH, kept=kept, seed=seed)
+
+
+@pytest.mark.parametrize("kept", [0, -0.5, 1.5])
+def test_a_fraction_must_be_one(kept: float) -> None:
+    with pytest.raises(sc.SecateurError, match="kept is"):
+        sc.random_plan(GRAPH, kept=kept)

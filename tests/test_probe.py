@@ -1,0 +1,46 @@
+"""Groups that the user's own forward does not allow to shrink are kept, the others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from cases import IMAGE, Net
+from torch import Tensor, nn
+
+import secateur as sc
+
+
+def test_only_the_group_with_a_written_down_size_is_kept() -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = F.relu(m.b(F.relu(m.a(x))))
+        return m.d(F.relu(m.c(x.view(-1, 6 * 64))))
+
+    network = Net(run, a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 6, 1), c=nn.Linear(384, 10), d=nn.Linear(10, 5)).eval()
+    graph = sc.trace(network, IMAGE.float())
+    assert [group.name for group in graph.prunable] == ["a", "c"]
+    reason = graph["b"].reasons[0]
+    assert "output='graph'" in reason.text and reason.source.startswith("test_probe.py:")
+
+
+def test_a_size_that_only_training_needs_is_found_too() -> None:
+    def run(m: Net, x: Tensor) -> Any:
+        x = F.relu(m.a(x))
+        return (m.b(x), m.aux(x.view(-1, 8 * 64))) if m.training else m.b(x)
+
+    network = Net(run, a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 5, 1), aux=nn.Linear(512, 4)).eval()
+    assert not sc.trace(network, IMAGE.float()).prunable
+
+
+def test_an_op_without_a_shape_only_form_is_tried_with_numbers() -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = m.n(m.a(x))
+        if not torch.compiler.is_exporting():
+            float(x.sum())  # cannot be done without numbers
+        return m.b(x)
+
+    network = Net(run, a=nn.Conv2d(3, 8, 1), n=nn.BatchNorm2d(8), b=nn.Conv2d(8, 5, 1)).eval()
+    before = network.n.running_mean.clone()
+    assert [group.name for group in sc.trace(network, IMAGE.float()).prunable] == ["a"]
+    assert torch.equal(network.n.running_mean, before)
