@@ -127,7 +127,7 @@ def test_keep(file: Path) -> None:
 
 def test_keep_that_matches_nothing(file: Path) -> None:
     result = run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--keep", "frist")
-    assert result.exit_code in (1, 2)
+    assert result.exit_code == 2
     assert "'frist' matches no layer" in result.stderr
 
 
@@ -187,7 +187,7 @@ def test_a_wrong_call_exits_with_2(args: list[Any], message: str) -> None:
 def test_a_failed_job_exits_with_1(file: Path, factory: str, shape: str, message: str) -> None:
     result = run("inspect", f"{file}:{factory}", "--input", shape)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert sum(line.startswith("error: ") for line in result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 

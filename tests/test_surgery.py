@@ -98,8 +98,10 @@ def test_verify_sees_a_wrong_cut() -> None:
 
 
 def test_verify_tells_rounding_from_error() -> None:
-    network, example, plan = planned("transformer_block")
-    assert 0 < sc.verify(network.float(), plan, example.float(), tolerance=0.0) < 1e-5  # right in double precision
+    network, example, plan = planned("residual")
+    with pytest.raises(sc.SecateurError, match="differs from the masked one"):
+        sc.verify(network, plan, example, tolerance=-1.0)  # stricter than any network can be
+    assert sc.verify(network.float(), plan, example.float(), tolerance=-1.0) < 1e-5  # right in double precision
 
 
 def test_verify_takes_batches_with_labels() -> None:

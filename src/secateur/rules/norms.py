@@ -57,17 +57,17 @@ def group_norm(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def layer_norm(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Statistics are taken over the last axes: nothing along them can go."""
     x, shape, *params = args
-    axes = list(range(len(x.shape) - len(shape), len(x.shape)))
-    what = "the norm's statistics are taken over all channels"
+    first = len(x.shape) - len(shape)
     for param in params:
         if isinstance(param, Value):
-            f.ties.keep(param.all_labels(), f.reason(what))
+            meet(f, [replace(x, shape=x.shape[first:], fields=x.fields[first:]), param], param.shape)
             for vectors in param.fields:
                 for vector in vectors:
                     f.ties.note(f.ties.carriers, vector)
-    for axis in axes:
-        for vector in x.fields[axis]:
-            f.ties.keep(vector, f.reason(what))
+                    f.ties.keep(vector, f.reason("the norm's statistics are taken over all channels"))
+    for vectors in x.fields[first:]:
+        for vector in vectors:
+            f.ties.keep(vector, f.reason("the norm's statistics are taken over all channels"))
     return replace(x, plain=False)
 
 
