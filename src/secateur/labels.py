@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from secateur.program import Program
+from secateur.program import TORCH, Program
 from secateur.ties import Reason, Slot, Ties
 
-TORCH = str(Path(torch.__file__).parent)
 Fields = tuple[tuple[Tensor, ...], ...]  # for each axis the label vectors that run along it
 
 

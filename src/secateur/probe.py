@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import traceback
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan
-from secateur.program import Example, call_arguments, doubled, meta_copy, mode
+from secateur.program import Example, call_arguments, doubled, first_line, meta_copy, mode, users_line
 from secateur.surgery import cut_module
 from secateur.ties import Reason, Slot
 
@@ -94,11 +93,6 @@ def _to_meta(leaf: Any) -> Any:
 
 
 def _reason(error: Exception) -> Reason:
-    home = str(Path(torch.__file__).parent)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(home)]
-    frames = [f for f in frames if f.filename != __file__]
-    source = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return Reason(
-        f"forward has its size written in and fails without it: {first_line}; output='graph' can cut it", source=source
-    )
+    place, _ = users_line(error)
+    text = f"forward has its size written in and fails without it: {first_line(error)}; output='graph' can cut it"
+    return Reason(text, source=place.rpartition(os.sep)[2])

@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 import operator
+import os
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from secateur.errors import SecateurError
 
+TORCH = str(Path(torch.__file__).parent) + os.sep
 Example = Any  # a tensor, a tuple of arguments, or a dict of keyword arguments
 
 
@@ -233,17 +235,29 @@ def _attribute(model: nn.Module, name: str) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
+def in_torch(path: str) -> bool:
+    """The file is part of torch, not of the user's code."""
+    return path.startswith(TORCH)
+
+
+def users_line(error: Exception) -> tuple[str, str]:
+    """Where in the user's own code an error arose, and the line itself."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not in_torch(f.filename)]
+    frames = [f for f in frames if Path(f.filename).parent != Path(__file__).parent]
+    return (f"{frames[-1].filename}:{frames[-1].lineno}", frames[-1].line or "") if frames else ("", "")
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
 def _refusal(error: Exception, model: nn.Module) -> SecateurError:
     """Name the line of the user's own code at which the export stopped."""
-    torch_home = str(Path(torch.__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(torch_home)]
-    frames = [frame for frame in frames if frame.filename != __file__]
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    where, line = users_line(error)
     data_dependent = "data-dependent" in str(error) or "Could not guard" in str(error) or "unbacked" in str(error)
     cause = "its forward branches on the values of a tensor" if data_dependent else "torch.export cannot follow it"
     return SecateurError(
-        f"{cause}{where} ({type(error).__name__}: {first_line})",
+        f"{cause}{where and f' at {where}: {line}'} ({first_line(error)})",
         layer=type(model).__name__,
         remedy="make the branch depend on shapes or attributes only (torch.where, torch.cond), check that the example "
         "has the shape and type that forward expects, or trace the part of the network that can be exported",
