@@ -15,7 +15,9 @@ from torch.nn import functional as F
 
 from secateur.cost import Cost, Latency, LayerCost, Share, cost, latency, magnitude, shares
 from secateur.errors import SecateurError
-from secateur.graph import ChannelGraph, Group, Slot, trace
+from secateur.graph import ChannelGraph, Group
+from secateur.ties import Slot
+from secateur.trace import trace
 
 
 def counted_by_hand(model: nn.Module, *args: Any) -> dict[str, int]:

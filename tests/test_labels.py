@@ -7,14 +7,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from secateur.labels import Follower, Value, source_line
+from secateur.program import Program
 from secateur.ties import Slot, Ties
 
 
 def follower() -> Follower:
     graph = fx.Graph()
-    return Follower(Ties(), literal=False, node=graph.placeholder("x"))
+    spec = pytree.tree_structure(())
+    f = Follower(Ties(), Program(graph, {}, frozenset(), {}, spec, spec, dynamic=False), literal=False)
+    f.node = graph.placeholder("x")
+    return f
 
 
 def labelled(f: Follower, shape: tuple[int, ...], axis: int) -> tuple[Value, Tensor]:

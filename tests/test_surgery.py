@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import IMAGE, Net, build
+from test_slices import naive_cut
 from torch import nn
 
 import secateur as sc
@@ -18,22 +19,6 @@ from secateur.surgery import relative_difference, tolerance_for
 def planned(name: str, kept: float = 0.5):
     network, example = build(name)
     return network, example, sc.random_plan(sc.trace(network, example), kept=kept)
-
-
-def naive_cut(tensor: torch.Tensor, name: str, plan: sc.Plan) -> torch.Tensor:
-    """The obvious way: one index after the other."""
-    for axis in range(tensor.dim()):
-        rows = plan.kept.get(sc.Slot(name, axis))
-        if rows is not None:
-            tensor = torch.stack([tensor.select(axis, row) for row in rows], axis)
-    return tensor
-
-
-def test_tensors_are_the_rows_and_columns_of_the_plan() -> None:
-    network, _, plan = planned("squeeze_excite")
-    small = sc.cut(network, plan)
-    for name, tensor in small.state_dict().items():
-        assert torch.equal(tensor, naive_cut(network.state_dict()[name], name, plan)), name
 
 
 def test_the_original_is_untouched() -> None:

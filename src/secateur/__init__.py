@@ -9,10 +9,11 @@
 
 from secateur.cost import Cost, Latency, cost, latency
 from secateur.errors import SecateurError
-from secateur.graph import ChannelGraph, Group, trace
+from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan, random_plan
 from secateur.surgery import cut, cut_optimizer, mask, verify
 from secateur.ties import Reason, Slot
+from secateur.trace import trace
 
 __version__ = "0.1.0.dev0"
 

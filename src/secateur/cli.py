@@ -17,9 +17,9 @@ from secateur import __version__
 from secateur import demo as demonstration
 from secateur.cost import cost
 from secateur.errors import SecateurError, UsageError
-from secateur.graph import trace
 from secateur.models import build, parse_shape
 from secateur.report.groups import ROWS, as_dict, as_table
+from secateur.trace import trace
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",

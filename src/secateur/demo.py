@@ -10,10 +10,10 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from secateur.cost import Cost, Latency, cost, latency
-from secateur.graph import trace
 from secateur.plan import random_plan
 from secateur.report.groups import as_table
 from secateur.surgery import cut, tolerance_for, verify
+from secateur.trace import trace
 
 SHAPE = (1, 3, 64, 64)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from secateur.ops import channel_axis_of
 from secateur.program import TORCH, Program
 from secateur.ties import Reason, Slot, Ties
 
@@ -37,47 +38,27 @@ class Value:
 
 @dataclass
 class Follower:
-    """Runs one program on labels; the rules for each kind of op live in `secateur.rules`."""
+    """The state of one program's run on labels; what each op does to them is in `secateur.rules`."""
 
     ties: Ties
-    literal: bool  # sizes written into the program cannot be changed (the user's own class is cut)
+    program: Program
+    literal: bool  # sizes written into the program cannot be changed
     values: dict[fx.Node, Any] = field(default_factory=dict)
-    node: fx.Node | None = None
-    modules: dict[str, nn.Module] = field(default_factory=dict)
-
-    def run(self, program: Program) -> None:
-        from secateur.rules import rule_for
-
-        self.modules = program.modules
-        for node in program.graph.nodes:
-            self.node = node
-            if node.op == "placeholder":
-                self.values[node] = self.unlabelled(node, f"the network's input {node.name!r}", activation=True)
-            elif node.op == "get_attr":
-                self.values[node] = self.parameter(node, program)
-            elif node.op == "output":
-                for value in pytree.tree_leaves(self.look_up(node.args)):
-                    if isinstance(value, Value):
-                        self.ties.keep(value.all_labels(), Reason("it is an output of the network"))
-            else:
-                args, kwargs = self.look_up(node.args), self.look_up(node.kwargs)
-                self.values[node] = rule_for(node)(self, args, kwargs)
+    node: fx.Node = field(init=False)  # the call that is looked at
 
     def look_up(self, args: Any) -> Any:
         return fx.node.map_arg(args, self.values.__getitem__)
 
-    def parameter(self, node: fx.Node, program: Program) -> Value:
-        name = str(node.target)
-        shape = tuple(program.tensors[name].shape)
-        if name not in program.registered:
-            origin = f"the constant {name} (register it as a buffer to have it cut)"
-            if self.literal or name.startswith("lifted_tensor"):
-                return self.unlabelled(node, origin, activation=False)
+    def parameter(self, name: str) -> Any:
+        """A tensor of the model: every axis has labels of its own."""
+        shape = tuple(self.program.tensors[name].shape)
+        if name not in self.program.registered and (self.literal or name.startswith("lifted_tensor")):
+            return self.unlabelled(f"the constant {name} (a buffer would be cut along)", activation=False)
         fields = tuple((self.ties.atoms(Slot(name, axis), n),) if n > 1 else () for axis, n in enumerate(shape))
         return Value(shape, fields, activation=False, plain=True, origin=name)
 
-    def unlabelled(self, node: fx.Node, origin: str, activation: bool) -> Any:
-        """The result of a node whose channels cannot be told apart."""
+    def unlabelled(self, origin: str, activation: bool) -> Any:
+        """The result of a call whose channels cannot be told apart."""
 
         def value(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
@@ -85,24 +66,21 @@ class Follower:
                 return Value(shape, ((),) * len(shape), activation, origin=origin)
             return concrete_number(leaf)
 
-        return pytree.tree_map(value, node.meta.get("val"))
+        return pytree.tree_map(value, self.node.meta.get("val"))
 
     def reason(self, text: str) -> Reason:
-        assert self.node is not None
         return Reason(text, str(self.node.target).removesuffix(".default"), self.layer(), source_line(self.node))
 
     def layer(self) -> str:
         """The name of the module that makes the current call."""
-        assert self.node is not None
         stack = self.node.meta.get("nn_module_stack") or {}
         return list(stack.values())[-1][0] if stack else ""
 
     def module(self) -> nn.Module | None:
-        return self.modules.get(self.layer())
+        return self.program.modules.get(self.layer())
 
     def shape(self) -> tuple[int, ...]:
         """The shape that the program says the current node has."""
-        assert self.node is not None
         value = self.node.meta["val"]
         return concrete(value[0].shape if isinstance(value, tuple | list) else value.shape)
 
@@ -138,9 +116,6 @@ class Follower:
 
     def channel_axis(self, axes: list[int], dims: int) -> int | None:
         """Of several axes the one that the next layer takes for channels, if there is such a layer."""
-        from secateur.rules import channel_axis_of
-
-        assert self.node is not None
         queue = list(self.node.users)
         while len(axes) > 1 and queue:
             user = queue.pop(0)

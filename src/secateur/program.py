@@ -235,14 +235,9 @@ def _attribute(model: nn.Module, name: str) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def in_torch(path: str) -> bool:
-    """The file is part of torch, not of the user's code."""
-    return path.startswith(TORCH)
-
-
 def users_line(error: Exception) -> tuple[str, str]:
     """Where in the user's own code an error arose, and the line itself."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not in_torch(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(TORCH)]
     frames = [f for f in frames if Path(f.filename).parent != Path(__file__).parent]
     return (f"{frames[-1].filename}:{frames[-1].lineno}", frames[-1].line or "") if frames else ("", "")
 

@@ -11,10 +11,12 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from secateur.errors import SecateurError
-from secateur.labels import Follower, Value
+from secateur.labels import Value
+from secateur.ops import CONVOLUTION, argument_names, op_name
 from secateur.plan import Plan
 from secateur.program import Example, Program, export
-from secateur.rules.names import CONVOLUTION, argument_names, op_name
+from secateur.rules import follow
+from secateur.slices import silence, smaller
 from secateur.ties import Ties
 
 aten = torch.ops.aten
@@ -95,8 +97,6 @@ def build(programs: Programs) -> GraphNetwork:
 
 def mask_programs(programs: Programs, plan: Plan) -> GraphNetwork:
     """The uncut program, removed channels silenced."""
-    from secateur.surgery import silence
-
     network = build(programs)
     silence({**dict(network.named_parameters()), **dict(network.named_buffers())}, plan)
     return network
@@ -104,8 +104,6 @@ def mask_programs(programs: Programs, plan: Plan) -> GraphNetwork:
 
 def cut_programs(programs: Programs, plan: Plan) -> GraphNetwork:
     """The program with smaller tensors, and every literal that counted removed channels corrected."""
-    from secateur.surgery import smaller
-
     tensors = _tensors(programs)
     for name, shape in plan.shapes.items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
@@ -114,10 +112,7 @@ def cut_programs(programs: Programs, plan: Plan) -> GraphNetwork:
                 layer=name,
                 remedy="use the plan with the network that it was made for, before any cut",
             )
-    ties = Ties()
-    followers = [Follower(ties, literal=False) for _ in programs.programs]
-    for follower, program in zip(followers, programs.programs, strict=True):
-        follower.run(program)
+    ties, followers = follow(programs.programs, literal=False)
     stays = _stays(ties, plan)
     rewritten = []
     for follower, program in zip(followers, programs.programs, strict=True):

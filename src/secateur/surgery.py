@@ -15,6 +15,7 @@ from secateur.attributes import follow_tensors
 from secateur.errors import SecateurError
 from secateur.plan import Plan
 from secateur.program import call_arguments, check_finite, mode, named_tensors, revive, unwrap
+from secateur.slices import silence, smaller
 from secateur.ties import Slot
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
@@ -54,21 +55,6 @@ def cut_module(model: nn.Module, plan: Plan) -> nn.Module:
     return small
 
 
-def smaller(tensor: Tensor, name: str, plan: Plan) -> Tensor:
-    """The rows and columns of a tensor that stay, of the same kind as the tensor."""
-    kept = tensor.detach()
-    for slot, indices in plan.kept.items():
-        if slot.parameter == name:
-            kept = kept.index_select(slot.axis, torch.tensor(indices, device=tensor.device))
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
-        kept = kept.contiguous(memory_format=torch.channels_last)
-    if isinstance(tensor, nn.Parameter):
-        parameter = nn.Parameter(kept, requires_grad=tensor.requires_grad)
-        parameter.__dict__.update(tensor.__dict__)  # marks such as "no weight decay"
-        return parameter
-    return kept
-
-
 def mask(model: nn.Module, plan: Plan) -> nn.Module:
     """The same function as `cut`, at full size: the layers that read a removed channel have zeros there."""
     inner = unwrap(model)
@@ -78,15 +64,6 @@ def mask(model: nn.Module, plan: Plan) -> nn.Module:
     masked = copy.deepcopy(inner)
     silence(named_tensors(masked), plan)
     return _wrap_like(model, masked)
-
-
-def silence(tensors: dict[str, Tensor], plan: Plan) -> None:
-    """Set the input slices of removed channels to zero."""
-    with torch.no_grad():
-        for slot in plan.reads:
-            tensor = tensors[slot.parameter]
-            gone = sorted(set(range(tensor.shape[slot.axis])) - set(plan.kept[slot]))
-            tensor.index_fill_(slot.axis, torch.tensor(gone, device=tensor.device), 0)
 
 
 def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None = None) -> float:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
+from secateur.labels import Follower, Value
+from secateur.ops import ALONG, CONVOLUTION, GETITEM, MOVEMENT, SPATIAL, is_pointwise, op_name
+from secateur.program import Program
 from secateur.rules.layers import addmm, convolution, embedding, linear, matmul
 from secateur.rules.movement import cat, channel_shuffle, glu, movement, narrow, pad, roll, slice_, split, stack
-from secateur.rules.names import ALONG, CONVOLUTION, ELEMENTWISE, MOVEMENT, SPATIAL, Rule, op_name
 from secateur.rules.norms import batch_norm, group_norm, instance_norm, layer_norm, prelu, weight_norm
 from secateur.rules.simple import along, attention, pick, pointwise, reduction, shape_only, spatial, unknown
+from secateur.ties import Reason, Ties
+
+Rule = Callable[[Follower, tuple[Any, ...], dict[str, Any]], Any]
 
 RULES: dict[str, Rule] = {
-    "<built-in function getitem>": pick,
+    GETITEM: pick,
     "addmm": addmm,
     "batch_norm": batch_norm,
     "bmm": matmul,
@@ -45,6 +54,33 @@ RULES: dict[str, Rule] = {
 }
 
 
+def follow(programs: Iterable[Program], *, literal: bool) -> tuple[Ties, list[Follower]]:
+    """Run every program on labels, all in one book.
+
+    literal: sizes written into a program cannot be changed, since the user's own class is cut.
+    """
+    ties = Ties()
+    followers = [Follower(ties, program, literal) for program in programs]
+    for follower in followers:
+        for node in follower.program.graph.nodes:
+            _step(follower, node)
+    return ties, followers
+
+
+def _step(f: Follower, node: fx.Node) -> None:
+    f.node = node
+    if node.op == "placeholder":
+        f.values[node] = f.unlabelled(f"the network's input {node.name!r}", activation=True)
+    elif node.op == "get_attr":
+        f.values[node] = f.parameter(str(node.target))
+    elif node.op == "output":
+        for value in pytree.tree_leaves(f.look_up(node.args)):
+            if isinstance(value, Value):
+                f.ties.keep(value.all_labels(), Reason("it is an output of the network"))
+    else:
+        f.values[node] = rule_for(node)(f, f.look_up(node.args), f.look_up(node.kwargs))
+
+
 def rule_for(node: fx.Node) -> Rule:
     name = op_name(node)
     if name in RULES:
@@ -57,22 +93,8 @@ def rule_for(node: fx.Node) -> Rule:
         return convolution
     if SPATIAL.search(name):
         return spatial
-    tags = getattr(node.target, "tags", ())
-    if name in ELEMENTWISE or torch.Tag.pointwise in tags:
+    if is_pointwise(node):
         return pointwise
-    if torch.Tag.reduction in tags:
+    if torch.Tag.reduction in getattr(node.target, "tags", ()):
         return reduction
     return unknown
-
-
-def channel_axis_of(node: fx.Node, dims: int) -> int | None:
-    """Which axis of its input an op takes for channels; -1 if it does not say, None if it passes axes on."""
-    name = op_name(node)
-    if rule_for(node) in (pointwise, pick):
-        return None
-    spatial = CONVOLUTION.match(name) or SPATIAL.search(name)
-    if spatial:
-        return dims - int(spatial[spatial.lastindex or 1]) - 1
-    if name in ("batch_norm", "instance_norm", "group_norm", "prelu"):
-        return 1
-    return dims - 1 if name in ("linear", "layer_norm") else -1

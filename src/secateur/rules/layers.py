@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from secateur.labels import Follower, Value
-from secateur.rules.names import CONVOLUTION, argument_names, op_name
+from secateur.ops import CONVOLUTION, argument_names, op_name
 from secateur.rules.simple import meet, unknown
 
 
@@ -66,7 +66,6 @@ def carry(f: Follower, channels: tuple[Tensor, ...], params: list[Any], origin: 
 
 def convolution(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """Convolutions of any dimension, transposed and grouped."""
-    assert f.node is not None
     match = CONVOLUTION.match(op_name(f.node))
     assert match is not None
     x, w, bias = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from secateur.labels import Follower, Value
-from secateur.rules.names import op_name
+from secateur.ops import op_name
 from secateur.rules.simple import meet, meet_axis, unknown
 from secateur.ties import FIXED
 
@@ -25,7 +25,6 @@ SAME_AS: dict[str, Any] = {  # spread labels have no memory layout that `view` w
 
 def movement(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Data is moved, not changed: do the same to the labels."""
-    assert f.node is not None
     name, (value, *rest) = op_name(f.node), args
     rest = [v.shape if isinstance(v, Value) else v for v in rest]
     op = SAME_AS.get(name)
@@ -114,7 +113,6 @@ def stack(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
 
 def split(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
     """Parts of an axis: free in a rewritten graph; in the user's own class equal parts keep the same pattern."""
-    assert f.node is not None
     value = args[0]
     sizes = [concrete_part for concrete_part in (tuple(part.shape) for part in f.node.meta["val"])]
     dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(value.shape)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from secateur.labels import Follower, Value
-from secateur.rules.names import SCALING, SPATIAL, argument_names, op_name
+from secateur.ops import SCALING, SPATIAL, argument_names, op_name
 from secateur.ties import FIXED
 
 
@@ -20,25 +20,22 @@ def tensors_in(args: Any) -> list[Value]:
 
 def as_many(f: Follower, value: Value) -> Any:
     """An op with several results (a maximum and where it is) gives them the same labels."""
-    assert f.node is not None
     results = f.node.meta["val"]
     return (value,) * len(results) if isinstance(results, tuple | list) else value
 
 
 def unknown(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Channels that enter an op without a rule stay as they are."""
-    assert f.node is not None
     values = tensors_in((args, kwargs))
     for value in values:
         f.ties.keep(value.all_labels(), f.reason("its channels enter an op that secateur cannot follow"))
     origin = f"the result of {f.node.target}"
-    return f.unlabelled(f.node, origin, activation=any(v.activation for v in values))
+    return f.unlabelled(origin, activation=any(v.activation for v in values))
 
 
 def shape_only(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An op that looks at sizes, or makes a constant."""
-    assert f.node is not None
-    return f.unlabelled(f.node, f"a constant made by {f.node.target}", activation=False)
+    return f.unlabelled(f"a constant made by {f.node.target}", activation=False)
 
 
 def pick(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -47,7 +44,6 @@ def pick(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def pointwise(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Labels that meet go together; a channel that meets a fixed axis stays."""
-    assert f.node is not None
     values = tensors_in((args, kwargs))
     result = meet(f, values, f.shape())
     scaled = op_name(f.node) in SCALING and all(v.plain for v in values)
@@ -91,7 +87,6 @@ def meet_axis(f: Follower, here: list[tuple[Value, int]]) -> tuple[Tensor, ...]:
 
 def reduction(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A sum, mean or maximum over axes: channels along these axes stay."""
-    assert f.node is not None
     names = argument_names(f.node)
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     value = args[0]
@@ -113,7 +108,6 @@ def along(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def spatial(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Pooling, resizing, border padding: the trailing axes are mixed, channels pass."""
-    assert f.node is not None
     value = args[0]
     match = SPATIAL.search(op_name(f.node))
     assert match is not None
@@ -124,7 +118,6 @@ def spatial(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def attention(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    assert f.node is not None
     for value in tensors_in((args, kwargs)):
         f.ties.keep(value.all_labels(), f.reason("its channels are compared by attention"))
-    return f.unlabelled(f.node, "the result of attention", activation=True)
+    return f.unlabelled("the result of attention", activation=True)

@@ -1,17 +1,13 @@
-"""How ops are called, and which belong together."""
+"""How ops are called, and what their names say of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
+import torch
 from torch import fx
 
-from secateur.labels import Follower
-
-Rule = Callable[[Follower, tuple[Any, ...], dict[str, Any]], Any]
-
+GETITEM = "<built-in function getitem>"
 # Same shape in and out, element by element, though the op itself carries no `pointwise` tag.
 ELEMENTWISE = {
     "alias", "alpha_dropout", "bernoulli", "clone", "contiguous", "copy", "detach", "dropout", "empty_like",
@@ -38,3 +34,21 @@ def op_name(node: fx.Node) -> str:
 def argument_names(node: fx.Node) -> list[str]:
     """The names of an op's arguments, in order."""
     return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """The op works on each element by itself."""
+    return op_name(node) in ELEMENTWISE or torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def channel_axis_of(node: fx.Node, dims: int) -> int | None:
+    """Which axis of its input an op takes for channels; -1 if it does not say, None if it passes axes on."""
+    name = op_name(node)
+    if is_pointwise(node) or name == GETITEM:
+        return None
+    spatial = CONVOLUTION.match(name) or SPATIAL.search(name)
+    if spatial:
+        return dims - int(spatial[spatial.lastindex or 1]) - 1
+    if name in ("batch_norm", "instance_norm", "group_norm", "prelu"):
+        return 1
+    return dims - 1 if name in ("linear", "layer_norm") else -1
