@@ -453,3 +453,8 @@ def rolled_channels() -> nn.Module:
 @case({"a": 8})
 def repeated_channels() -> nn.Module:
     return Net(lambda m, x: m.b(m.a(x).repeat(1, 2, 1, 1)), a=Conv(3, 8, 1), b=Conv(16, 5, 1))
+
+
+@case({"a": 8})
+def changes_of_precision() -> nn.Module:
+    return Net(lambda m, x: m.b(m.a(x).to(torch.float32).sigmoid().to(torch.float64)), **chain())

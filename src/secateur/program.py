@@ -21,6 +21,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from secateur.errors import SecateurError
+from secateur.ops import op_name
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
 Example = Any  # a tensor, a tuple of arguments, or a dict of keyword arguments
@@ -190,8 +191,8 @@ def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynami
             tensors[name] = tensor
             copied[node] = graph.create_node("get_attr", name, name=node.name)
             copied[node].meta = dict(node.meta)
-        elif node.op == "get_attr":
-            continue  # a block of the program: copied where it is called
+        elif node.op == "get_attr" or op_name(node).startswith("assert"):
+            continue  # a block of the program is copied where it is called; checks of the example's sizes fall away
         elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
             copied[node] = _inline_block(graph, exported.graph_module, node, copied)
         elif node.target is operator.getitem and isinstance(copied[node.args[0]], tuple):
