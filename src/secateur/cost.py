@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from secateur.errors import SecateurError
+from secateur.graph import ChannelGraph
 from secateur.program import Example, call_arguments, meta_copy, mode, unwrap
-
-if TYPE_CHECKING:
-    from secateur.graph import ChannelGraph
 
 aten = torch.ops.aten
 # A convolution or a two-dimensional product is a layer's work. A batched product is, too, where one factor is a

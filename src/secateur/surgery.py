@@ -32,7 +32,7 @@ def cut(model: nn.Module, plan: Plan) -> nn.Module:
     check_plan(inner, plan)
     check_finite(inner)
     if plan.output == "graph":
-        return rewrite.cut_programs(rewrite.programs_of(inner, revive(plan.example)), plan)
+        return rewrite.cut_programs(rewrite.programs_of(inner, example_for(inner, plan)), plan)
     return _wrap_like(model, cut_module(inner, plan))
 
 
@@ -60,7 +60,7 @@ def mask(model: nn.Module, plan: Plan) -> nn.Module:
     inner = unwrap(model)
     check_plan(inner, plan)
     if plan.output == "graph":
-        return rewrite.mask_programs(rewrite.programs_of(inner, revive(plan.example)), plan)
+        return rewrite.mask_programs(rewrite.programs_of(inner, example_for(inner, plan)), plan)
     masked = copy.deepcopy(inner)
     silence(named_tensors(masked), plan)
     return _wrap_like(model, masked)
@@ -104,7 +104,7 @@ def _difference(model: nn.Module, plan: Plan, batches: list[tuple[tuple[Any, ...
     pairs: list[tuple[nn.Module, nn.Module]]
     if plan.output == "graph":
         check_plan(model, plan)
-        programs = rewrite.programs_of(model, _like(revive(plan.example), batches))
+        programs = rewrite.programs_of(model, example_for(model, plan))
         pairs = [(rewrite.cut_programs(programs, plan), rewrite.mask_programs(programs, plan))]
         pairs.append((rewrite.build(programs), model))  # the program itself must be the model
     else:
@@ -228,10 +228,13 @@ def as_arguments(batch: Any, plan: Plan) -> tuple[tuple[Any, ...], dict[str, Any
     return args[: len(call_arguments(revive(plan.example))[0])], kwargs
 
 
-def _like(example: Any, batches: Any) -> Any:
-    """The example in the precision of the data."""
-    kinds = [leaf.dtype for leaf in pytree.tree_leaves(batches) if _is_float(leaf)]
-    return pytree.tree_map(lambda leaf: leaf.to(kinds[0]) if kinds and _is_float(leaf) else leaf, example)
+def example_for(model: nn.Module, plan: Plan) -> Any:
+    """The example of the plan again, as zeros of the model's own precision and device."""
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    return pytree.tree_map(
+        lambda leaf: leaf.to(own.device, own.dtype if _is_float(leaf) else None) if isinstance(leaf, Tensor) else leaf,
+        revive(plan.example),
+    )
 
 
 def _is_float(leaf: Any) -> bool:
