@@ -458,3 +458,23 @@ def repeated_channels() -> nn.Module:
 @case({"a": 8})
 def changes_of_precision() -> nn.Module:
     return Net(lambda m, x: m.b(m.a(x).to(torch.float32).sigmoid().to(torch.float64)), **chain())
+
+
+@case({"a": 4}, {"a": 6})
+def shuffle_with_more_groups_than_channels() -> nn.Module:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = m.a(x)
+        n, c, h, w = x.shape
+        return m.b(x.view(n, 6, c // 6, h, w).transpose(1, 2).reshape(n, c, h, w))
+
+    return Net(run, **chain(width=24))
+
+
+@case({"a": 4})
+def shuffle_with_as_many_groups_as_channels() -> nn.Module:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = m.a(x)
+        n, c, h, w = x.shape
+        return m.b(x.view(n, 4, c // 4, h, w).transpose(1, 2).reshape(n, c, h, w))
+
+    return Net(run, **chain(width=16))

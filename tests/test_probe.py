@@ -44,3 +44,21 @@ def test_an_op_without_a_shape_only_form_is_tried_with_numbers() -> None:
     before = network.n.running_mean.clone()
     assert [group.name for group in sc.trace(network, IMAGE.float()).prunable] == ["a"]
     assert torch.equal(network.n.running_mean, before)
+
+
+def test_what_runs_but_is_wrong_is_kept() -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = m.a(x)
+        even = x[:, 0 : 2 * (x.shape[1] // 2)]
+        return m.b(torch.cat([even[:, x.shape[1] // 2 :], even[:, : x.shape[1] // 2]], 1))
+
+    network = Net(run, a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 5, 1)).eval()
+    graph = sc.trace(network, IMAGE.float())
+    for seed in range(3):
+        if graph.prunable:
+            assert sc.verify(network, sc.random_plan(graph, seed=seed), IMAGE.float()) < 1e-5
+
+
+def test_a_network_of_chance_is_not_tried_with_numbers() -> None:
+    network = Net(lambda m, x: m.b(F.dropout(m.a(x), 0.5, True)), a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 5, 1)).eval()
+    assert [group.name for group in sc.trace(network, IMAGE.float()).prunable] == ["a"]

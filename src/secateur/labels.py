@@ -43,6 +43,7 @@ class Follower:
     ties: Ties
     program: Program
     literal: bool  # sizes written into the program cannot be changed
+    longest: bool = True  # of several parts of an axis the longest shrinks
     values: dict[fx.Node, Any] = field(default_factory=dict)
     node: fx.Node = field(init=False)  # the call that is looked at
 
@@ -134,7 +135,9 @@ class Follower:
             return blank
         cut = self.channel_axis(axes, labels.dim())
         if cut is None:
-            cut = max(axes, key=lambda axis: labels.shape[axis])
+            self.ties.ambiguous = True
+            choose = max if self.longest else min
+            cut = choose(axes, key=lambda axis: (labels.shape[axis], axis))
         rows = _rows(labels, axes, cut).long()
         if len(axes) > 1:
             self.ties.tie_rows(rows, self.reason("a reshape splits its axis"))

@@ -54,6 +54,7 @@ class Ties:
     pieces: list[Tensor] = field(default_factory=list)  # label sets that a cut must not empty
     kept: list[tuple[Tensor, Reason]] = field(default_factory=list)
     literals: list[Tensor] = field(default_factory=list)  # labels that met a size written into the program
+    ambiguous: bool = False  # an axis was split, and nothing says which part shrinks
     _left: list[Tensor] = field(default_factory=list)
     _right: list[Tensor] = field(default_factory=list)
 

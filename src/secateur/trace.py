@@ -37,26 +37,34 @@ def trace(model: nn.Module, example: Example, *, keep: Sequence[str] = (), outpu
     check_finite(model)
     if output == "graph":
         network = programs_of(model, example)
-        programs, notes = network.programs, list(network.notes)
-    else:
-        programs, notes = _modes(model, example)
-    ties, _ = follow(programs, literal=output == "module")
-    tensors = {name: tensor for program in programs for name, tensor in program.tensors.items()}
-    tensors = {**named_tensors(model), **tensors}
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        ties, _ = follow(network.programs, literal=False)
+        return _graph(model, example, network.programs, ties, keep, output, network.notes)
+    programs, notes = _modes(model, example)
+    found = []
+    for longest in (True, False):  # the second only if the first runs into sizes that forward has written in
+        ties, _ = follow(programs, literal=True, longest=longest)
+        graph = _graph(model, example, programs, ties, keep, output, notes)
+        found.append(probe(model, example, graph, _labels_at_literals(ties)))
+        if not ties.ambiguous or found[-1].prunable == graph.prunable:
+            break
+    return max(found, key=lambda graph: sum(group.size for group in graph.prunable))
+
+
+def _graph(
+    model: nn.Module,
+    example: Example,
+    programs: list[Program],
+    ties: Ties,
+    keep: Sequence[str],
+    output: Output,
+    notes: list[str],
+) -> ChannelGraph:
+    used = {name: tensor for program in programs for name, tensor in program.tensors.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in {**named_tensors(model), **used}.items()}
     shapes |= {slot.parameter: (size,) for slot, size in ties.sizes.items() if slot.parameter not in shapes}
     _keep_by_name(ties, keep, shapes)
-    groups = gather(ties)
-    used = {name for program in programs for name in program.tensors}
-    graph = ChannelGraph(
-        groups=groups,
-        shapes=shapes,
-        example=describe(example),
-        output=output,
-        notes=tuple(notes),
-        unused=tuple(name for name in named_tensors(model) if name not in used and not name.endswith("_tracked")),
-    )
-    return probe(model, example, graph, _labels_at_literals(ties)) if output == "module" else graph
+    unused = [name for name in named_tensors(model) if name not in used and not name.endswith("_tracked")]
+    return ChannelGraph(gather(ties), shapes, describe(example), output, tuple(notes), tuple(unused))
 
 
 def _modes(model: nn.Module, example: Example) -> tuple[list[Program], list[str]]:

@@ -54,13 +54,14 @@ RULES: dict[str, Rule] = {
 }
 
 
-def follow(programs: Iterable[Program], *, literal: bool) -> tuple[Ties, list[Follower]]:
+def follow(programs: Iterable[Program], *, literal: bool, longest: bool = True) -> tuple[Ties, list[Follower]]:
     """Run every program on labels, all in one book.
 
     literal: sizes written into a program cannot be changed, since the user's own class is cut.
+    longest: where an axis is split and nothing says which part shrinks, the longest does, else the shortest.
     """
     ties = Ties()
-    followers = [Follower(ties, program, literal) for program in programs]
+    followers = [Follower(ties, program, literal, longest) for program in programs]
     for follower in followers:
         for node in follower.program.graph.nodes:
             _step(follower, node)
