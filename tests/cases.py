@@ -478,3 +478,8 @@ def shuffle_with_as_many_groups_as_channels() -> nn.Module:
         return m.b(x.view(n, 4, c // 4, h, w).transpose(1, 2).reshape(n, c, h, w))
 
     return Net(run, **chain(width=16))
+
+
+@case({"a": 2})
+def pixel_shuffle_to_linear() -> nn.Module:
+    return Net(lambda m, x: m.b(F.pixel_shuffle(m.a(x), 2).flatten(1)), a=Conv(3, 8, 1), b=nn.Linear(2 * 256, 5))
