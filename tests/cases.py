@@ -483,3 +483,8 @@ def shuffle_with_as_many_groups_as_channels() -> nn.Module:
 @case({"a": 2})
 def pixel_shuffle_to_linear() -> nn.Module:
     return Net(lambda m, x: m.b(F.pixel_shuffle(m.a(x), 2).flatten(1)), a=Conv(3, 8, 1), b=nn.Linear(2 * 256, 5))
+
+
+@case({})
+def pixel_shuffle_to_one_channel() -> nn.Module:
+    return Net(lambda m, x: m.b(F.pixel_shuffle(m.a(x), 2).flatten(1)), a=Conv(3, 4, 1), b=nn.Linear(256, 5))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from secateur.ops import channel_axis_of, op_name
+from secateur.ops import channel_axis_of
 from secateur.program import TORCH, Program
 from secateur.ties import Reason, Slot, Ties
 
@@ -117,8 +117,6 @@ class Follower:
 
     def channel_axis(self, axes: list[int], dims: int) -> int | None:
         """Of several axes the one that the next layer takes for channels, if there is such a layer."""
-        if op_name(self.node) == "pixel_shuffle":
-            return dims - 3 if dims - 3 in axes else None
         queue = list(self.node.users)
         while len(axes) > 1 and queue:
             user = queue.pop(0)

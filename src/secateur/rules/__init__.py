@@ -13,7 +13,19 @@ from secateur.labels import Follower, Value
 from secateur.ops import ALONG, CONVOLUTION, GETITEM, MOVEMENT, SPATIAL, is_pointwise, op_name
 from secateur.program import Program
 from secateur.rules.layers import addmm, convolution, embedding, linear, matmul
-from secateur.rules.movement import cat, channel_shuffle, glu, movement, narrow, pad, roll, slice_, split, stack
+from secateur.rules.movement import (
+    cat,
+    channel_shuffle,
+    glu,
+    movement,
+    narrow,
+    pad,
+    pixel_shuffle,
+    roll,
+    slice_,
+    split,
+    stack,
+)
 from secateur.rules.norms import batch_norm, group_norm, instance_norm, layer_norm, prelu, weight_norm
 from secateur.rules.simple import along, attention, pick, pointwise, reduction, shape_only, spatial, unknown
 from secateur.ties import Reason, Ties
@@ -40,6 +52,7 @@ RULES: dict[str, Rule] = {
     "mm": matmul,
     "narrow": narrow,
     "pad": pad,
+    "pixel_shuffle": pixel_shuffle,
     "prelu": prelu,
     "rms_norm": layer_norm,
     "roll": roll,

@@ -50,6 +50,23 @@ def channel_shuffle(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return movement(f, args, kwargs)
 
 
+def pixel_shuffle(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    """Blocks of channels become pixels of one: a block goes as a whole."""
+    value, factor = args
+    axis = len(value.shape) - 3
+    value = f.mix(value, [axis + 1, axis + 2], "its axis is treated as space")
+    fields = list(value.fields)
+    fields[axis] = ()
+    for vector in value.fields[axis]:
+        blocks = vector.view(-1, factor**2)
+        f.ties.tie_rows(blocks, f.reason("its block of a pixel shuffle holds channels that stay"))
+        if len(blocks) == 1:
+            f.ties.keep(vector, f.reason("all its channels become pixels of one"))
+        else:
+            fields[axis] = (*fields[axis], blocks[:, 0])
+    return replace(value, shape=f.shape(), fields=tuple(fields), plain=False)
+
+
 def roll(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A shift by a fixed number of places: channels along its axis stay."""
     value, _, dims = (*args, ())[:3]
