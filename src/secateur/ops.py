@@ -17,7 +17,7 @@ ELEMENTWISE = {
 }  # fmt: skip
 SCALING = {"mul", "div", "neg", "clone", "to", "to_copy", "detach", "alias", "contiguous"}  # zeros stay zeros
 MOVEMENT = {
-    "expand", "expand_as", "flatten", "flip", "movedim", "mT", "numpy_T", "permute", 
+    "expand", "expand_as", "flatten", "flip", "movedim", "mT", "numpy_T", "permute",
     "pixel_unshuffle", "repeat", "repeat_interleave", "reshape", "reshape_as", "select", "squeeze", "swapaxes", "t",
     "transpose", "unbind", "unflatten", "unsafe_view", "unsqueeze", "view", "view_as",
 }  # fmt: skip
