@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from secateur.labels import Follower, Value
+from secateur.labels import Follower, Value, concrete
 from secateur.ops import op_name
 from secateur.rules.simple import meet, meet_axis, unknown
 from secateur.ties import FIXED
@@ -131,9 +131,8 @@ def stack(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
 def split(f: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
     """Parts of an axis: free in a rewritten graph; in the user's own class equal parts keep the same pattern."""
     value = args[0]
-    sizes = [concrete_part for concrete_part in (tuple(part.shape) for part in f.node.meta["val"])]
     dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(value.shape)
-    widths = [int(size[dim]) for size in sizes]
+    widths = [concrete(part.shape)[dim] for part in f.node.meta["val"]]
     parts: list[list[tuple[Tensor, ...]]] = [list(value.fields) for _ in widths]
     for i in range(len(widths)):
         parts[i][dim] = ()
