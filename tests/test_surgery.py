@@ -212,6 +212,15 @@ def test_a_model_that_cannot_be_copied_is_refused() -> None:
         sc.cut(network, plan)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_old_weight_norm_hooks_are_refused_with_the_remedy() -> None:
+    network, example = build("plain")
+    nn.utils.weight_norm(network.a)
+    with pytest.raises(sc.SecateurError, match="cannot be copied") as caught:
+        sc.trace(network, example)
+    assert "parametrizations" in str(caught.value)
+
+
 def test_a_cut_can_be_cut_again() -> None:
     network, example, plan = planned("option_a_shortcut")
     small = sc.cut(network, plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,7 +14,17 @@ from torch.utils import _pytree as pytree
 
 from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan
-from secateur.program import Example, call_arguments, doubled, first_line, meta_copy, mode, named_tensors, users_line
+from secateur.program import (
+    Example,
+    call_arguments,
+    doubled,
+    duplicate,
+    first_line,
+    meta_copy,
+    mode,
+    named_tensors,
+    users_line,
+)
 from secateur.slices import silence
 from secateur.surgery import cut_module, relative_difference
 from secateur.ties import Reason, Slot
@@ -72,7 +81,7 @@ def _shape_trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Tri
     try:
         wanted = [_shapes(shadow, inputs, train=False)]
     except Exception:  # an op without a shape-only form: try with real numbers
-        shadow, inputs = copy.deepcopy(model), example
+        shadow, inputs = duplicate(model), example
         wanted = [_shapes(shadow, inputs, train=False)]
     modes = [(inputs, False)]
     try:
@@ -102,7 +111,7 @@ def _value_trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Tri
     Random weights, since groups do not depend on values: a layer that a fresh network starts at zero would hide errors.
     """
     generator = torch.Generator().manual_seed(0)
-    shadow = copy.deepcopy(model).double()
+    shadow = duplicate(model).double()
     with torch.no_grad():
         for parameter in shadow.parameters():
             if parameter.is_floating_point():
@@ -121,7 +130,7 @@ def _value_trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Tri
     def trial(groups: Sequence[Group]) -> Exception | None:
         half = {g.name: torch.randperm(g.size, generator=generator)[: (g.size + 1) // 2].tolist() for g in groups}
         plan = Plan.keeping(graph, half)
-        small, masked = cut_module(shadow, plan), copy.deepcopy(shadow)
+        small, masked = cut_module(shadow, plan), duplicate(shadow)
         silence(named_tensors(masked), plan)
         try:
             difference = relative_difference(run(small), run(masked))

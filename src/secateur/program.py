@@ -266,4 +266,17 @@ def meta_copy(model: nn.Module) -> nn.Module:
     for tensor in [*model.parameters(), *model.buffers()]:
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
-    return copy.deepcopy(model, memo)
+    return duplicate(model, memo)
+
+
+def duplicate(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy of the model; tensors in the memo are replaced by what it has for them."""
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise SecateurError(
+            f"the model cannot be copied: {first_line(error)}",
+            layer=type(model).__name__,
+            remedy="remove what deepcopy refuses: tensors that are results of a computation (old weight_norm and prune "
+            "hooks make such: use torch.nn.utils.parametrizations, or prune.remove), open files, locks",
+        ) from error

@@ -14,7 +14,7 @@ from secateur import rewrite
 from secateur.attributes import follow_tensors
 from secateur.errors import SecateurError
 from secateur.plan import Plan
-from secateur.program import call_arguments, check_finite, mode, named_tensors, revive, unwrap
+from secateur.program import call_arguments, check_finite, duplicate, mode, named_tensors, revive, unwrap
 from secateur.slices import silence, smaller
 from secateur.ties import Slot
 
@@ -43,14 +43,7 @@ def cut_module(model: nn.Module, plan: Plan) -> nn.Module:
     for name in plan.shapes:
         if name in tensors:
             memo[id(tensors[name])] = smaller(tensors[name], name, plan)
-    try:
-        small = copy.deepcopy(model, memo)
-    except Exception as error:
-        raise SecateurError(
-            f"the model cannot be copied: {type(error).__name__}: {error}",
-            layer=type(model).__name__,
-            remedy="remove attributes that deepcopy refuses, such as non-leaf tensors or open files",
-        ) from error
+    small = duplicate(model, memo)
     follow_tensors(model, small, plan)
     return small
 
@@ -61,7 +54,7 @@ def mask(model: nn.Module, plan: Plan) -> nn.Module:
     check_plan(inner, plan)
     if plan.output == "graph":
         return rewrite.mask_programs(rewrite.programs_of(inner, example_for(inner, plan)), plan)
-    masked = copy.deepcopy(inner)
+    masked = duplicate(inner)
     silence(named_tensors(masked), plan)
     return _wrap_like(model, masked)
 
@@ -84,7 +77,7 @@ def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None =
     if tolerance is None or worst <= tolerance:
         return worst
     if all(p.dtype == torch.float32 for p in inner.parameters() if p.is_floating_point()):
-        exact = _difference(copy.deepcopy(inner).double(), plan, pytree.tree_map(_double, batches))
+        exact = _difference(duplicate(inner).double(), plan, pytree.tree_map(_double, batches))
         if exact <= TOLERANCE[torch.float64]:
             return worst
     raise SecateurError(
