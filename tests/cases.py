@@ -488,3 +488,14 @@ def pixel_shuffle_to_linear() -> nn.Module:
 @case({})
 def pixel_shuffle_to_one_channel() -> nn.Module:
     return Net(lambda m, x: m.b(F.pixel_shuffle(m.a(x), 2).flatten(1)), a=Conv(3, 4, 1), b=nn.Linear(256, 5))
+
+
+@case({"a": 8})
+def part_without_autocast() -> nn.Module:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = m.a(x)
+        with torch.autocast("cpu", enabled=False):
+            x = x.sigmoid() * 2
+        return m.b(x)
+
+    return Net(run, **chain())

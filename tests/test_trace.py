@@ -109,6 +109,15 @@ def test_a_data_dependent_branch_is_refused_by_line(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == ""
 
 
+def test_a_conditional_block_is_refused() -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        return m.b(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x + 1, (m.a(x),)))
+
+    network = Net(run, a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 5, 1)).eval()
+    with pytest.raises(sc.SecateurError, match=r"block \(cond\) that secateur cannot follow"):
+        sc.trace(network, IMAGE.float())
+
+
 def test_an_example_of_the_wrong_shape_is_refused() -> None:
     network, _ = build("plain")
     with pytest.raises(sc.SecateurError, match=r"remedy.*shape"):

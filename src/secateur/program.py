@@ -23,6 +23,8 @@ from torch.utils import _pytree as pytree
 from secateur.errors import SecateurError
 from secateur.ops import op_name
 
+NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 TORCH = str(Path(torch.__file__).parent) + os.sep
 Example = Any  # a tensor, a tuple of arguments, or a dict of keyword arguments
 
@@ -193,12 +195,18 @@ def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynami
             copied[node].meta = dict(node.meta)
         elif node.op == "get_attr" or op_name(node).startswith("assert"):
             continue  # a block of the program is copied where it is called; checks of the example's sizes fall away
-        elif node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+        elif node.target in (NO_GRADIENTS, AUTOCAST):
             copied[node] = _inline_block(graph, exported.graph_module, node, copied)
         elif node.target is operator.getitem and isinstance(copied[node.args[0]], tuple):
             copied[node] = copied[node.args[0]][node.args[1]]
         elif node.op == "output":
             graph.output(pytree.tree_map(lambda a: copied.get(a, a) if isinstance(a, fx.Node) else a, node.args[0]))
+        elif any(arg not in copied for arg in node.all_input_nodes):
+            raise SecateurError(
+                f"its program has a block ({node.target}) that secateur cannot follow",
+                layer=type(model).__name__,
+                remedy="trace the parts of the network around it, or write it without torch.cond and its kin",
+            )
         else:
             copied[node] = graph.node_copy(node, copied.__getitem__)
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -213,17 +221,24 @@ def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynami
     )
 
 
-def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: dict[fx.Node, Any]) -> Any:
-    """Copy a block that runs without gradients into the program itself, its two switches around it."""
-    flag, block, *args = list[Any](call.args)
+def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: dict[Any, Any]) -> Any:
+    """Copy a block that runs without gradients or under autocast into the program itself, its switches around it."""
+    place = next(i for i, arg in enumerate(call.args) if isinstance(arg, fx.Node) and arg.op == "get_attr")
+    settings, block, args = call.args[:place], list[Any](call.args)[place], call.args[place + 1 :]
     inner: fx.Graph = getattr(home, str(block.target)).graph
-    graph.call_function(torch._C._set_grad_enabled, (flag,))
+    if call.target is AUTOCAST:
+        switch = graph.call_function(torch.amp.autocast_mode._enter_autocast, settings)
+    else:
+        graph.call_function(torch._C._set_grad_enabled, settings)
     places = [node for node in inner.nodes if node.op == "placeholder"]
-    mapping = {place: copied[arg] for place, arg in zip(places, args, strict=True)}
+    mapping = {node: copied[arg] for node, arg in zip(places, args, strict=True)}
     for node in inner.nodes:
-        if node.op not in ("placeholder", "output"):
+        if node.op not in ("placeholder", "output") and not op_name(node).startswith("assert"):
             mapping[node] = graph.node_copy(node, mapping.__getitem__)
-    graph.call_function(torch._C._set_grad_enabled, (not flag,))
+    if call.target is AUTOCAST:
+        graph.call_function(torch.amp.autocast_mode._exit_autocast, (switch,))
+    else:
+        graph.call_function(torch._C._set_grad_enabled, (not settings[0],))
     (results,) = next(node for node in inner.nodes if node.op == "output").args
     return tuple(mapping[node] for node in results)
 
