@@ -95,3 +95,15 @@ def test_frozen_parameters_and_temporary_buffers_stay_so() -> None:
     small = sc.cut(network, sc.random_plan(sc.trace(network, example, output="graph")))
     assert not small.a.weight.requires_grad and small.b.weight.requires_grad
     assert "shift" not in small.state_dict() and small.shift.shape[1] == 4
+
+
+def test_a_part_without_gradients_leaves_the_mode_as_it_was() -> None:
+    network, example, plan, small = graph_cut("part_without_gradients")
+    with torch.no_grad():
+        small(example)
+        assert not torch.is_grad_enabled()
+    small(example).sum().backward()
+    assert small.a.weight.grad is None and small.b.weight.grad is not None
+    assert sc.verify(network, plan, example) <= 1e-9
+    again = sc.random_plan(sc.trace(small, example, output="graph"), seed=1)
+    assert sc.verify(small, again, example) <= 1e-9

@@ -221,6 +221,13 @@ def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynami
     )
 
 
+def switch_gradients(on: bool) -> bool:
+    """Record gradients from here on, or not; gives what held before."""
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(on)
+    return before
+
+
 def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: dict[Any, Any]) -> Any:
     """Copy a block that runs without gradients or under autocast into the program itself, its switches around it."""
     place = next(i for i, arg in enumerate(call.args) if isinstance(arg, fx.Node) and arg.op == "get_attr")
@@ -229,7 +236,7 @@ def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: 
     if call.target is AUTOCAST:
         switch = graph.call_function(torch.amp.autocast_mode._enter_autocast, settings)
     else:
-        graph.call_function(torch._C._set_grad_enabled, settings)
+        switch = graph.call_function(switch_gradients, settings)
     places = [node for node in inner.nodes if node.op == "placeholder"]
     mapping = {node: copied[arg] for node, arg in zip(places, args, strict=True)}
     for node in inner.nodes:
@@ -238,7 +245,7 @@ def _inline_block(graph: fx.Graph, home: fx.GraphModule, call: fx.Node, copied: 
     if call.target is AUTOCAST:
         graph.call_function(torch.amp.autocast_mode._exit_autocast, (switch,))
     else:
-        graph.call_function(torch._C._set_grad_enabled, (not settings[0],))
+        graph.call_function(switch_gradients, (switch,))
     (results,) = next(node for node in inner.nodes if node.op == "output").args
     return tuple(mapping[node] for node in results)
 
