@@ -221,6 +221,7 @@ def _program(model: nn.Module, exported: torch.export.ExportedProgram, *, dynami
     )
 
 
+@fx.node.has_side_effect
 def switch_gradients(on: bool) -> bool:
     """Record gradients from here on, or not; gives what held before."""
     before = torch.is_grad_enabled()
