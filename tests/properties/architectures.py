@@ -15,7 +15,6 @@ from blocks import BLOCKS, DIMS
 from hypothesis import strategies as st
 from parts import ACTIVATIONS, BATCH_NORM, conv, conv_norm, over_space
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 Spec = dict[str, Any]
 
@@ -79,10 +78,11 @@ def build(spec: Spec) -> tuple[nn.Module, tuple[Tensor, ...]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec["seed"])
         network = Network(spec).double()
-        randomise(network)
-        shape = (2, spec["channels"], *(spec["size"],) * spec["dims"])
+        shape = (3, spec["channels"], *(spec["size"],) * spec["dims"])
         count = 2 if spec["second_input"] else 1
-        return network.eval(), tuple(torch.randn(shape, dtype=torch.float64) for _ in range(count))
+        example = tuple(torch.randn(shape, dtype=torch.float64) for _ in range(count))
+        randomise(network, example)
+        return network.eval(), example
 
 
 class Head(nn.Module):
@@ -98,6 +98,7 @@ class Head(nn.Module):
             self.hidden = nn.Linear(flat, width)
             self.norm = nn.BatchNorm1d(width) if option % 2 else nn.Identity()
             self.act = ACTIVATIONS[option]()
+            self.drop = nn.Dropout(0.3)
             flat = width
         elif kind == "conv":
             self.conv = conv(shape, 3, kernel=1)
@@ -115,7 +116,7 @@ class Head(nn.Module):
             return self.linear(x.mean(over_space(x)))
         x = x.flatten(1) if self.kind == "flatten" else x.reshape(x.size(0), -1)
         if self.kind == "mlp":
-            x = F.dropout(self.act(self.norm(self.hidden(x))), 0.3, self.training)
+            x = self.drop(self.act(self.norm(self.hidden(x))))
         elif self.kind == "flatten_norm":
             x = self.norm(x)
         return self.linear(x)
@@ -176,16 +177,23 @@ class Network(nn.Module):
 
 
 @torch.no_grad()
-def randomise(network: nn.Module) -> None:
+def randomise(network: nn.Module, example: tuple[Tensor, ...]) -> None:
     """No zeros, no ones, no defaults: every channel matters, so a wrong cut cannot hide."""
     for name, parameter in network.named_parameters():
         fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
-        scale = 0.3 if name.endswith("bias") else 1.5 / max(1.0, fan_in) ** 0.5
+        scale = 0.3 if name.endswith("bias") else 1.2 / max(1.0, fan_in) ** 0.5
         parameter.copy_(_away_from_zero(parameter) * scale)
     for name, buffer in network.named_buffers():
         if buffer.is_floating_point():
-            random = _away_from_zero(buffer)
-            buffer.copy_(random.abs() if name.endswith("running_var") else 0.5 * random)
+            buffer.copy_(_away_from_zero(buffer).abs() if name.endswith("running_var") else _away_from_zero(buffer))
+    norms: list[Any] = [m for m in network.modules() if getattr(m, "running_mean", None) is not None]
+    for norm in norms:
+        norm.momentum = 1.0  # one pass makes the statistics those of the data, or most of a deep network would be dead
+    network.train()(*example)
+    for norm in norms:
+        norm.momentum = 0.1
+        norm.running_mean.add_(0.3 * norm.running_var.sqrt() * _away_from_zero(norm.running_var))
+        norm.running_var.mul_(_away_from_zero(norm.running_var).abs()).add_(0.01)
 
 
 def _away_from_zero(like: Tensor) -> Tensor:

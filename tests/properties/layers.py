@@ -237,7 +237,7 @@ class SqueezeExcite(nn.Module):
         ones = (1,) * (x.dim() - 2)
         pooled = x.mean(over_space(x), keepdim=True)
         if self.by_linear:
-            gate = self.excite(F.relu(self.squeeze(pooled.flatten(1))))
+            gate = self.excite(F.elu(self.squeeze(pooled.flatten(1))))
             gate = gate.view(-1, self.width if self.written_in else x.shape[1], *ones)
         else:
             gate = self.excite(F.silu(self.squeeze(pooled)))
@@ -468,3 +468,24 @@ class Functional(nn.Module):
         y = F.silu(F.linear(x.movedim(1, -1), self.inward, self.bias if self.option % 2 else None))
         y = y @ self.outward if self.option < 4 else torch.einsum("...c,cd->...d", y, self.outward)
         return y.movedim(-1, 1)
+
+
+@block("region")
+class Region(nn.Module):
+    """A part of forward under a context: gradients off for a gate, or automatic casting off."""
+
+    def __init__(self, shape: Shape, width: int, option: int) -> None:
+        super().__init__()
+        self.first, self.second = conv_norm(shape, width, option), conv((width, *shape[1:]), 3)
+        self.casts = option % 2 == 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        if self.casts:
+            with torch.autocast(x.device.type, enabled=False):
+                y = y * (1 + y.mean(over_space(y), keepdim=True))
+        else:
+            with torch.no_grad():
+                gate = torch.sigmoid(y.mean(over_space(y), keepdim=True))
+            y = y * gate
+        return self.second(y)

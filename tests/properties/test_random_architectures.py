@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from architectures import Spec, build, random_spec, specs
 from checks import check
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
+from torch import nn
 
 import secateur as sc
 
 CHUNKS, EACH = 6, 50
+
+ONE = {"seed": 12, "dims": 2, "size": 6, "channels": 3, "head": ["pool", 4, 0], "second_input": "", "outputs": "tensor"}
+ONE |= {"auxiliary": False, "unused": False, "output": "module", "kept": 0.5}
+ONCE_WRONG = (
+    [["shuffle", 7, 3]],  # as many groups as channels in each: which of the two sizes shrinks?
+    [["reorder", 8, 2], ["plain", 11, 3]],  # rolled by a fixed number
+    [["region", 6, 0]],  # autocast is a graph within the graph
+    [["region", 6, 1]],  # and so is no_grad
+)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -36,6 +48,28 @@ def test_cut_equals_masked(chunk: int) -> None:
             assert "weight_norm" in str(error) or "parametriz" in str(error), error
 
     each()
+
+
+@pytest.mark.parametrize("blocks", ONCE_WRONG, ids=lambda blocks: blocks[0][0])
+def test_what_once_was_wrong(blocks: list[list[object]]) -> None:
+    for number in range(3):
+        check(ONE | {"blocks": blocks, "seed": number})
+
+
+def test_a_wrong_cut_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks themselves: a layer that reads the wrong channels does not pass."""
+    right = sc.cut
+
+    def wrong(model: nn.Module, plan: sc.Plan) -> nn.Module:
+        slot = plan.reads[-1]
+        gone = set(range(plan.shapes[slot.parameter][slot.axis])) - set(plan.kept[slot])
+        moved = (*sorted((*plan.kept[slot][1:], min(gone))),)
+        return right(model, replace(plan, kept={**plan.kept, slot: moved}))
+
+    check(ONE | {"blocks": [["plain", 8, 2]]})
+    monkeypatch.setattr(sc, "cut", wrong)
+    with pytest.raises(AssertionError, match="differs from the masked one"):
+        check(ONE | {"blocks": [["plain", 8, 2]]})
 
 
 def test_a_spec_builds_the_same_network_twice() -> None:

@@ -290,7 +290,7 @@ class Selective(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.stack([branch(x) for branch in self.branches], 1)
         pooled = y.sum(1).mean(over_space(x), keepdim=True)
-        gates = self.select(F.relu(self.squeeze(pooled)))
+        gates = self.select(F.elu(self.squeeze(pooled)))
         gates = gates.view(x.shape[0], 2, self.width or y.shape[2], *(1,) * (x.dim() - 2)).softmax(1)
         return (y * gates).sum(1)
 
