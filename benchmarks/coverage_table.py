@@ -21,7 +21,8 @@ apart, and only the hidden channels of their MLPs and their convolutions can be 
 
 - **ok**: the smaller network equals the masked original, trains and exports, and lost at least 30 % of its parameters
 - **wrong**: it runs, but its output is not that of the masked network
-- **statistics**: the same, and channels under a LayerNorm or GroupNorm went, which changes what the norm computes
+- **statistics**: the same, and channels under a norm over channels (LayerNorm, GroupNorm, ...) went, which changes what
+  that norm computes
 - **vacuous**: masking did not change the output, so nothing is proved
 - **too little**: under 30 % of the parameters went
 - **refused**: an error of secateur's own that says why

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torchvision_ops import declare_missing_ops
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-PARTIAL = RESULTS / "partial"  # what a stopped run has done so far: not committed
+PARTIAL = RESULTS / "partial"  # what a run has done so far, a line each, so that it can go on
 
 
 def prepare(threads: int = 1) -> None:

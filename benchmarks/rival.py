@@ -17,7 +17,7 @@ def prune(full_name: str, record: dict[str, Any]) -> None:
     """Halve every group with Torch-Pruning as its README does, and compare the result with the masked original.
 
     Fills in the record, `stage` by stage. The `outcome` is ok; wrong (the output is not that of the masked network);
-    statistics (the same, and channels under a LayerNorm or GroupNorm went, whose statistics change with them); too
+    statistics (the same, and channels under a norm over channels went, whose statistics change with them); too
     little (under 30 % of the parameters went).
     """
     import torch_pruning
@@ -82,10 +82,11 @@ def _fill(model: nn.Module, values: dict[str, Tensor], kept: dict[str, Tensor]) 
 
 
 def _statistics_changed(original: nn.Module, kept: dict[str, Tensor]) -> bool:
-    """Tell whether channels under a norm over channels went."""
+    """Tell whether channels under a norm over channels went: any norm but those that look at each channel alone."""
     for name, module in original.named_modules():
         weight = getattr(module, "weight", None)
-        over_channels = isinstance(module, (nn.LayerNorm, nn.GroupNorm)) or "LayerNorm" in type(module).__name__
-        if over_channels and weight is not None and kept[f"{name}.weight"].numel() < weight.numel():
+        kind = type(module).__name__.lower()
+        alone = any(word in kind for word in ("batch", "instance", "filterresponse"))
+        if "norm" in kind and not alone and weight is not None and kept[f"{name}.weight"].numel() < weight.numel():
             return True
     return False
