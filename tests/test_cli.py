@@ -144,15 +144,19 @@ def test_graph_output(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "shape"),
-    [("torchvision:resnet18", [1, 3, 224, 224]), ("timm:test_resnet", [1, 3, 160, 160])],
+    ("model", "shape", "groups"),
+    [
+        ("torchvision:resnet18", [1, 3, 224, 224], 8),
+        ("timm:test_resnet", [1, 3, 160, 160], 8),
+        ("zoo:lenet5", [1, 1, 28, 28], 3),
+    ],
 )
-def test_a_library_model_with_its_own_input(model: str, shape: list[int]) -> None:
+def test_a_library_model_with_its_own_input(model: str, shape: list[int], groups: int) -> None:
     result = run("inspect", model, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["input"] == [shape]
-    assert sum(group["prunable"] for group in found["groups"]) >= 8
+    assert sum(group["prunable"] for group in found["groups"]) >= groups
 
 
 def test_the_default_input_is_said() -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from secateur.errors import SecateurError, UsageError
 from secateur.models import build, parse_shape
+from secateur.zoo import LeNet5, LeNet5Classic, LeNet300100
 
 FILE = """
 import torch
@@ -60,6 +61,20 @@ def refusal(name: str, kind: type[SecateurError], weights: Any = None) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("lenet5", LeNet5), ("lenet300100", LeNet300100), ("lenet5-classic", LeNet5Classic)]
+)
+def test_zoo(name: str, kind: type[nn.Module]) -> None:
+    assert type(build(f"zoo:{name}")) is kind
+
+
+def test_zoo_with_weights(tmp_path: Path) -> None:
+    state = LeNet5().state_dict()
+    safetensors.torch.save_file(state, tmp_path / "lenet5.safetensors")
+    model = build("zoo:lenet5", tmp_path / "lenet5.safetensors")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
 def test_torchvision() -> None:
     assert isinstance(build("torchvision:resnet18"), torchvision.models.ResNet)
 
@@ -74,20 +89,26 @@ def test_timm() -> None:
     assert isinstance(build("timm:resnet18"), timm.models.ResNet)
 
 
-@pytest.mark.parametrize("source", ["torchvision", "timm"])
-def test_an_unknown_name_gets_the_nearest(source: str) -> None:
-    text = refusal(f"{source}:resnet_18", UsageError)
-    assert f"{source} has no model 'resnet_18'" in text
-    assert f"{source}:resnet18" in text
+@pytest.mark.parametrize(
+    ("source", "wrong", "right"),
+    [("torchvision", "resnet_18", "resnet18"), ("timm", "resnet_18", "resnet18"), ("zoo", "lenet-5", "lenet5")],
+)
+def test_an_unknown_name_gets_the_nearest(source: str, wrong: str, right: str) -> None:
+    text = refusal(f"{source}:{wrong}", UsageError)
+    assert f"{source} has no model {wrong!r}" in text
+    assert f"{source}:{right}" in text
 
 
 @pytest.mark.parametrize("name", ["resnet18", "", ":", "torchvision", "huggingface:resnet18"])
 def test_other_names_get_the_forms(name: str) -> None:
-    assert "torchvision:resnet18, timm:resnet18 or path/to/file.py:factory" in refusal(name, UsageError)
+    forms = "zoo:lenet5, torchvision:resnet18, timm:resnet18 or path/to/file.py:factory"
+    assert forms in refusal(name, UsageError)
 
 
-def test_the_zoo_is_empty_yet() -> None:
-    assert "zoo has no model 'resnet56'" in refusal("zoo:resnet56", UsageError)
+def test_a_name_that_is_near_none_in_the_zoo_gets_the_forms() -> None:
+    text = refusal("zoo:transformer", UsageError)
+    assert "zoo has no model 'transformer'" in text
+    assert "zoo:lenet5" in text
 
 
 @pytest.mark.parametrize("factory", ["make", "Small", "ready"])

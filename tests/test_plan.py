@@ -29,7 +29,24 @@ def test_json_gives_the_same_plan_back(a: set[int], c: set[int]) -> None:
     plan = sc.Plan.keeping(GRAPH, {"a": sorted(a), "c": sorted(c)})
     text = plan.to_json()
     assert sc.Plan.from_json(text) == plan
-    assert json.loads(text)["schema"] == 1
+    assert json.loads(text)["schema"] == 2
+
+
+def test_scales_go_to_the_layers_that_read_a_unit() -> None:
+    plan = sc.Plan.keeping(GRAPH, {"a": [5, 0]}, {"a": [3.0, 2.0]})
+    assert plan.groups[0].kept == (0, 5) and plan.groups[0].scales == (2.0, 3.0)
+    assert plan.scales == {sc.Slot("b.weight", 1): (2.0, 3.0), sc.Slot("c.weight", 1): (2.0, 3.0)}
+    assert sc.Plan.from_json(plan.to_json()) == plan
+
+
+def test_scales_of_one_are_no_scales() -> None:
+    assert sc.Plan.keeping(GRAPH, {"a": [0, 5]}, {"a": [1.0, 1.0]}) == sc.Plan.keeping(GRAPH, {"a": [0, 5]})
+
+
+@pytest.mark.parametrize("scales", [[2.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+def test_scales_must_be_finite_and_one_for_each_unit(scales: list[float]) -> None:
+    with pytest.raises(sc.SecateurError, match="a: .* scales for 2 kept units"):
+        sc.Plan.keeping(GRAPH, {"a": [0, 5]}, {"a": scales})
 
 
 def test_a_plan_prints_as_a_table() -> None:
@@ -61,8 +78,8 @@ def test_units_that_cannot_be_kept_are_refused(kept: dict[str, list[int]], messa
         ("[]", "this is not a plan"),
         ("{}", "this is not a plan"),
         ('{"schema": 99}', "schema 99"),
-        ('{"schema": 1}', "damaged"),
-        ('{"schema": 1, "groups": [{"name": "a", "size": 8, "kept": ["x"]}]}', "damaged"),
+        ('{"schema": 2}', "damaged"),
+        ('{"schema": 2, "groups": [{"name": "a", "size": 8, "kept": ["x"]}]}', "damaged"),
     ],
 )
 def test_other_texts_are_refused(text: str, message: str) -> None:

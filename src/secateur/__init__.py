@@ -7,10 +7,13 @@
 >>> sc.verify(model, plan, data)
 """
 
+from secateur.checkpoint import load, save
 from secateur.cost import Cost, Latency, cost, latency
 from secateur.errors import SecateurError
 from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan, random_plan
+from secateur.prune import Pruned, plan, prune
+from secateur.sensitivity import sensitivity
 from secateur.surgery import cut, cut_optimizer, mask, verify
 from secateur.ties import Reason, Slot
 from secateur.trace import trace
@@ -23,6 +26,7 @@ __all__ = [
     "Group",
     "Latency",
     "Plan",
+    "Pruned",
     "Reason",
     "SecateurError",
     "Slot",
@@ -30,8 +34,13 @@ __all__ = [
     "cut",
     "cut_optimizer",
     "latency",
+    "load",
     "mask",
+    "plan",
+    "prune",
     "random_plan",
+    "save",
+    "sensitivity",
     "trace",
     "verify",
 ]

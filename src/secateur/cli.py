@@ -49,7 +49,9 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="torchvision:NAME, timm:NAME, or path/to/file.py:FACTORY.", show_default=False
+            metavar="MODEL",
+            help="zoo:NAME, torchvision:NAME, timm:NAME, or path/to/file.py:FACTORY.",
+            show_default=False,
         ),
     ],
     input: Annotated[
@@ -108,7 +110,10 @@ def _plain_errors() -> Iterator[None]:
 
 
 def _default_shape(model: nn.Module) -> tuple[int, ...]:
-    """The input that a timm model says it was made for, else an ImageNet photo."""
+    """The input that a model of the zoo or of timm says it was made for, else an ImageNet photo."""
+    shape = getattr(model, "input_shape", None)
+    if isinstance(shape, tuple):
+        return (1, *shape)
     for name in ("pretrained_cfg", "default_cfg"):
         config = getattr(model, name, None)
         if isinstance(config, dict) and config.get("input_size"):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from secateur.errors import SecateurError
@@ -189,20 +189,40 @@ class _Recorder(TorchDispatchMode):
         self.modules: Counter[str] = Counter()
         self.weights: Counter[str] = Counter()
         self.running = [""]
-        self.names = {parameter.untyped_storage(): name for name, parameter in model.named_parameters()}
+        self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        # Whose tensor a storage is: a parameter's own, or one that forward computes from parameters alone.
+        self.sources: dict[Any, tuple[str, ...]] = {
+            parameter.untyped_storage(): (name,) for name, parameter in model.named_parameters()
+        }
+        self.sources |= {buffer.untyped_storage(): () for buffer in model.buffers()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self.follow(args, out)
         packet = func.overloadpacket
         if packet in ALWAYS or packet in WITH_A_PARAMETER:
             # Views share the storage, so a transposed weight is still that weight. The bias is not a factor.
             factors = args[-2:] if packet in (aten.addmm, aten.baddbmm) else args[:2]
-            names = {self.names[f.untyped_storage()] for f in factors if f.untyped_storage() in self.names}
+            names = {name for factor in factors if (name := self.owner(factor))}
             if packet in ALWAYS or names:
                 macs = flop_registry[packet](*args, **(kwargs or {}), out_val=out) // 2
                 self.modules[self.running[-1]] += macs
                 self.weights.update(dict.fromkeys(names, macs))
         return out
+
+    def follow(self, args: Any, out: Any) -> None:
+        """Note what is computed from parameters and buffers alone: a standardised or normed weight."""
+        inputs = [leaf.untyped_storage() for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        if inputs and all(storage in self.sources for storage in inputs):
+            names = tuple(dict.fromkeys(name for storage in inputs for name in self.sources[storage]))
+            for leaf in tree_leaves(out):
+                if isinstance(leaf, Tensor):
+                    self.sources.setdefault(leaf.untyped_storage(), names)
+
+    def owner(self, factor: Tensor) -> str | None:
+        """The parameter that a factor is, or is computed from element by element."""
+        names = self.sources.get(factor.untyped_storage(), ())
+        return next((name for name in names if self.shapes[name].numel() == factor.numel()), None)
 
     def enter(self, name: str) -> Any:
         return lambda *_: self.running.append(name)

@@ -59,6 +59,15 @@ class ChannelGraph:
     def prunable(self) -> tuple[Group, ...]:
         return tuple(group for group in self.groups if group.prunable)
 
+    def check_prunable(self) -> None:
+        """Refuse a network of which nothing can be cut."""
+        if not self.prunable:
+            reasons = {str(reason) for group in self.groups for reason in group.reasons}
+            raise SecateurError(
+                "no group of this network can be cut: " + "; ".join(sorted(reasons)[:5]),
+                remedy="try trace(..., output='graph')" if self.output == "module" else "see print(graph)",
+            )
+
     def __getitem__(self, name: str) -> Group:
         for group in self.groups:
             if group.name == name:

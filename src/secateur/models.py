@@ -18,13 +18,15 @@ import torch
 from torch import nn
 
 from secateur.errors import SecateurError, UsageError
+from secateur.zoo import NETWORKS
 
-FORMS = "name a model as torchvision:resnet18, timm:resnet18 or path/to/file.py:factory"
+FORMS = "name a model as zoo:lenet5, torchvision:resnet18, timm:resnet18 or path/to/file.py:factory"
 
 
 def build(name: str, weights: str | Path | None = None) -> nn.Module:
     """Make the model that `name` stands for, with random weights or with those in the file `weights`.
 
+    >>> build("zoo:lenet5")
     >>> build("torchvision:resnet18")
     >>> build("timm:resnet18", weights="resnet18.safetensors")
     >>> build("my/network.py:make_network")
@@ -33,18 +35,15 @@ def build(name: str, weights: str | Path | None = None) -> nn.Module:
     downloaded. A weights file is a state dict, as safetensors or as `torch.save` wrote it.
     """
     source, _, rest = name.partition(":")
-    path, _, factory = name.rpartition(":")
+    path = name.rpartition(":")[0]
     if source == "torchvision":
         model = _torchvision(rest)
     elif source == "timm":
         model = _timm(rest)
     elif source == "zoo":
-        raise UsageError(f"the zoo has no model {rest!r}: it is empty in this version", remedy=FORMS)
-    elif path.endswith(".py"):
-        model = _from_file(Path(path), factory)
-    elif name.endswith(".py"):
-        found = _factories(_import_file(Path(name)))
-        raise UsageError(f"{name} does not say which model to make", remedy=f"write {name}:NAME; {_listed(found)}")
+        model = _zoo(rest)
+    elif path.endswith(".py") or name.endswith(".py"):
+        model = from_file(name, nn.Module, "an nn.Module", forms=FORMS)
     else:
         raise UsageError(f"{name!r} is not the name of a model", remedy=FORMS)
     if weights is not None:
@@ -64,6 +63,12 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
+def _zoo(name: str) -> nn.Module:
+    if name not in NETWORKS:
+        raise _unknown("zoo", name, list(NETWORKS))
+    return NETWORKS[name]()
+
+
 def _torchvision(name: str) -> nn.Module:
     models = _optional("torchvision").models
     names = models.list_models()
@@ -75,53 +80,53 @@ def _torchvision(name: str) -> nn.Module:
     with warnings.catch_warnings():
         # GoogLeNet and Inception announce another initialisation to come.
         warnings.simplefilter("ignore", FutureWarning)
-        return _made(name, lambda: models.get_model(name, **absent))
+        return _made(name, lambda: models.get_model(name, **absent), nn.Module, "an nn.Module")
 
 
 def _timm(name: str) -> nn.Module:
     timm = _optional("timm")
     if not timm.is_model(name):
         raise _unknown("timm", name, timm.list_models())
-    return _made(name, lambda: timm.create_model(name, pretrained=False))
+    return _made(name, lambda: timm.create_model(name, pretrained=False), nn.Module, "an nn.Module")
 
 
-def _from_file(path: Path, name: str) -> nn.Module:
-    module = _import_file(path)
-    if not hasattr(module, name):
-        found = _factories(module)
-        close = difflib.get_close_matches(name, found, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else _listed(found)
-        raise UsageError(f"{path} has no {name!r}", remedy=hint)
-    factory = getattr(module, name)
-    if isinstance(factory, nn.Module):
-        return factory
-    if not callable(factory):
+def from_file(name: str, kind: type, gives: str, *, forms: str) -> Any:
+    """What `path/to/file.py:name` stands for: a ready object of that kind, or what the factory of that name returns.
+
+    >>> from_file("my/network.py:make_network", nn.Module, "an nn.Module", forms=FORMS)
+
+    gives: how to call an object of that kind in an error. forms: what to write instead if there is no such file.
+    """
+    if name.endswith(".py"):
+        found = _factories(import_file(Path(name), forms=forms), kind)
         raise UsageError(
-            f"{path}:{name} is a {type(factory).__name__}, neither a factory nor an nn.Module",
-            remedy=_listed(_factories(module)),
+            f"{name} does not say what in it makes {gives}", remedy=f"write {name}:NAME; {_listed(found, gives)}"
         )
-    return _made(f"{path}:{name}", factory, path)
+    path, factory = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
+    module = import_file(path, forms=forms)
+    found = _factories(module, kind)
+    if not hasattr(module, factory):
+        close = difflib.get_close_matches(factory, found, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else _listed(found, gives)
+        raise UsageError(f"{path} has no {factory!r}", remedy=hint)
+    value = getattr(module, factory)
+    if isinstance(value, kind):
+        return value
+    if not callable(value):
+        raise UsageError(
+            f"{name} is a {type(value).__name__}, neither a factory nor {gives}", remedy=_listed(found, gives)
+        )
+    return _made(name, value, kind, gives, path)
 
 
-def _made(name: str, factory: Callable[[], Any], path: Path | None = None) -> nn.Module:
-    """Call a factory; what it raises, or a result that is no model, becomes an error that says so."""
-    try:
-        model = factory()
-    except Exception as error:
-        raise SecateurError(
-            f"{name} could not be made: {type(error).__name__}: {error}{_line(error, path)}",
-            remedy="a factory takes no arguments and returns an nn.Module" if path else None,
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise SecateurError(f"{name} gave a {type(model).__name__}", remedy="return an nn.Module from the factory")
-    return model
+def import_file(path: Path, *, forms: str) -> ModuleType:
+    """Import one file under a name of its own, with its folder on `sys.path` so that it finds its neighbours.
 
-
-def _import_file(path: Path) -> ModuleType:
-    """Import one file under a name of its own, with its folder on `sys.path` so that it finds its neighbours."""
+    >>> import_file(Path("my/network.py"), forms=FORMS).make_network()
+    """
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
-        raise UsageError(f"there is no file {path}", remedy=f"did you mean {' or '.join(near)}?" if near else FORMS)
+        raise UsageError(f"there is no file {path}", remedy=f"did you mean {' or '.join(near)}?" if near else forms)
     path = path.resolve()
     # The name is made of the whole path: two files called model.py are two modules.
     spec = importlib.util.spec_from_file_location(f"secateur_model_{path.as_posix()}".replace(".", "_"), path)
@@ -140,6 +145,20 @@ def _import_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def _made(name: str, factory: Callable[[], Any], kind: type, gives: str, path: Path | None = None) -> Any:
+    """Call a factory; what it raises, or a result of another kind, becomes an error that says so."""
+    try:
+        made = factory()
+    except Exception as error:
+        raise SecateurError(
+            f"{name} could not be made: {type(error).__name__}: {error}{_line(error, path)}",
+            remedy=f"a factory takes no arguments and returns {gives}" if path else None,
+        ) from error
+    if not isinstance(made, kind):
+        raise SecateurError(f"{name} gave a {type(made).__name__}", remedy=f"return {gives} from the factory")
+    return made
 
 
 def _optional(package: str) -> Any:
@@ -180,18 +199,18 @@ def _load(model: nn.Module, path: Path) -> None:
         ) from error
 
 
-def _factories(module: ModuleType) -> list[str]:
-    """The names in a module that may make a model: its own functions and classes, and any ready model."""
+def _factories(module: ModuleType, kind: type) -> list[str]:
+    """The names in a module that may be meant: its own functions and classes, and any ready object of the kind."""
     return [
         name
         for name, value in vars(module).items()
         if not name.startswith("_")
-        and (isinstance(value, nn.Module) or (callable(value) and getattr(value, "__module__", "") == module.__name__))
+        and (isinstance(value, kind) or (callable(value) and getattr(value, "__module__", "") == module.__name__))
     ]
 
 
-def _listed(names: list[str]) -> str:
-    return f"there is: {', '.join(names)}" if names else "define a function there that returns an nn.Module"
+def _listed(names: list[str], gives: str) -> str:
+    return f"there is: {', '.join(names)}" if names else f"define a function there that returns {gives}"
 
 
 def _unknown(source: str, name: str, names: list[str]) -> UsageError:

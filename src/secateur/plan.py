@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from secateur.errors import SecateurError
 from secateur.graph import ChannelGraph, Group, Output
 from secateur.ties import Slot
 
-SCHEMA = 1
+SCHEMA = 2  # 2 added scales
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class PlannedGroup:
     name: str
     size: int
     kept: tuple[int, ...]  # units
+    scales: tuple[float, ...] = ()  # what the layers that read each kept unit multiply it by; empty: nothing
 
 
 @dataclass(frozen=True)
@@ -38,29 +40,47 @@ class Plan:
     groups: tuple[PlannedGroup, ...]
     kept: dict[Slot, tuple[int, ...]]  # for each parameter axis that shrinks: the indices that stay
     reads: tuple[Slot, ...]  # those that are input axes of a layer: what a mask sets to zero
+    scales: dict[Slot, tuple[float, ...]]  # for some of the reads: a factor for every index that stays
     shapes: dict[str, tuple[int, ...]]  # of the parameters that shrink, before the cut
     example: Any = None  # what the network was traced with, without the values
     output: Output = "module"
     schema: int = field(default=SCHEMA)
 
     @classmethod
-    def keeping(cls, graph: ChannelGraph, kept: Mapping[str, Sequence[int]]) -> Plan:
-        """Keep these units of these groups, and everything of the others."""
+    def keeping(
+        cls,
+        graph: ChannelGraph,
+        kept: Mapping[str, Sequence[int]],
+        scales: Mapping[str, Sequence[float]] | None = None,
+    ) -> Plan:
+        """Keep these units of these groups, and everything of the others.
+
+        scales: for a group, one factor for each kept unit, by which the layers that read it are multiplied.
+        """
         planned, removed = [], dict[Slot, set[int]]()
+        factors: dict[Slot, dict[int, float]] = {}
         for name, units in kept.items():
             group = graph[name]
             _check_units(group, units)
+            weights = _check_scales(group, units, (scales or {}).get(name))
             gone = sorted(set(range(group.size)) - set(units))
-            if not gone:
+            if not gone and not weights:
                 continue
-            planned.append(PlannedGroup(name, group.size, tuple(sorted(units))))
-            for slot, indices in zip(group.slots, group.indices, strict=True):
+            ordered = sorted(units)
+            planned.append(
+                PlannedGroup(name, group.size, tuple(ordered), tuple(weights[u] for u in ordered if weights))
+            )
+            for slot, indices, read in zip(group.slots, group.indices, group.reads, strict=True):
                 removed.setdefault(slot, set()).update(index for unit in gone for index in indices[unit])
+                if read and weights:
+                    factors.setdefault(slot, {}).update((i, weights[u]) for u in ordered for i in indices[u])
         reads = {slot for group in graph.groups for slot, read in zip(group.slots, group.reads, strict=True) if read}
         sizes = {slot: graph.shapes[slot.parameter][slot.axis] for slot in removed}
+        stays = {slot: tuple(i for i in range(sizes[slot]) if i not in removed[slot]) for slot in sorted(removed)}
         return cls(
             groups=tuple(planned),
-            kept={slot: tuple(i for i in range(sizes[slot]) if i not in removed[slot]) for slot in sorted(removed)},
+            kept=stays,
+            scales={slot: tuple(by.get(i, 1.0) for i in stays[slot]) for slot, by in sorted(factors.items())},
             reads=tuple(slot for slot in sorted(removed) if slot in reads),
             shapes={slot.parameter: graph.shapes[slot.parameter] for slot in sorted(removed)},
             example=graph.example,
@@ -69,17 +89,18 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as text; `from_json` gives it back."""
-        axes: dict[str, dict[str, list[int]]] = {}
-        for slot, indices in self.kept.items():
-            axes.setdefault(slot.parameter, {})[str(slot.axis)] = list(indices)
         return json.dumps(
             {
                 "schema": self.schema,
                 "output": self.output,
                 "example": self.example,
-                "groups": [{"name": g.name, "size": g.size, "kept": list(g.kept)} for g in self.groups],
+                "groups": [
+                    {"name": g.name, "size": g.size, "kept": list(g.kept), "scales": list(g.scales)}
+                    for g in self.groups
+                ],
                 "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-                "axes": axes,
+                "axes": _by_parameter(self.kept),
+                "scales": _by_parameter(self.scales),
                 "reads": [[slot.parameter, slot.axis] for slot in self.reads],
             }
         )
@@ -90,7 +111,7 @@ class Plan:
         try:
             data = json.loads(text)
             schema = data["schema"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SecateurError(
                 f"this is not a plan: {error}", remedy="give the text that Plan.to_json wrote"
             ) from error
@@ -100,12 +121,12 @@ class Plan:
             )
         try:
             return cls(
-                groups=tuple(PlannedGroup(g["name"], int(g["size"]), _whole(g["kept"])) for g in data["groups"]),
-                kept={
-                    Slot(name, int(axis)): _whole(indices)
-                    for name, axes in data["axes"].items()
-                    for axis, indices in axes.items()
-                },
+                groups=tuple(
+                    PlannedGroup(g["name"], int(g["size"]), _whole(g["kept"]), _real(g["scales"]))
+                    for g in data["groups"]
+                ),
+                kept={slot: _whole(indices) for slot, indices in _by_slot(data["axes"])},
+                scales={slot: _real(factors) for slot, factors in _by_slot(data["scales"])},
                 reads=tuple(Slot(name, int(axis)) for name, axis in data["reads"]),
                 shapes={name: _whole(shape) for name, shape in data["shapes"].items()},
                 example=data["example"],
@@ -129,12 +150,7 @@ def random_plan(graph: ChannelGraph, kept: float = 0.5, seed: int = 0) -> Plan:
     """Keep the same fraction of every prunable group, chosen at random: for tests and trials."""
     if not 0 < kept <= 1:
         raise SecateurError(f"kept is {kept}", remedy="give the fraction of channels that stay, above 0 and at most 1")
-    if not graph.prunable:
-        reasons = {str(reason) for group in graph.groups for reason in group.reasons}
-        raise SecateurError(
-            "no group of this network can be cut: " + "; ".join(sorted(reasons)[:5]),
-            remedy="try trace(..., output='graph')" if graph.output == "module" else "see print(graph)",
-        )
+    graph.check_prunable()
     generator = torch.Generator().manual_seed(seed)
     chosen = {}
     for group in graph.prunable:
@@ -157,6 +173,36 @@ def _check_units(group: Group, units: Sequence[int]) -> None:
         raise SecateurError(
             "the plan keeps no channel: the layer would be empty", layer=group.name, remedy="keep at least one unit"
         )
+
+
+def _check_scales(group: Group, units: Sequence[int], scales: Sequence[float] | None) -> dict[int, float]:
+    """The factor of each unit; nothing if all are one."""
+    if scales is None or all(scale == 1 for scale in scales):
+        return {}
+    if len(scales) != len(units) or not all(math.isfinite(scale) for scale in scales):
+        raise SecateurError(
+            f"{len(scales)} scales for {len(units)} kept units, or one that is not finite",
+            layer=group.name,
+            remedy="give one finite factor for each kept unit",
+        )
+    return dict(zip(units, map(float, scales), strict=True))
+
+
+def _by_parameter(slots: Mapping[Slot, Sequence[Any]]) -> dict[str, dict[str, list[Any]]]:
+    axes: dict[str, dict[str, list[Any]]] = {}
+    for slot, values in slots.items():
+        axes.setdefault(slot.parameter, {})[str(slot.axis)] = list(values)
+    return axes
+
+
+def _by_slot(axes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Slot, Any]]:
+    return [(Slot(name, int(axis)), values) for name, by in axes.items() for axis, values in by.items()]
+
+
+def _real(numbers: Any) -> tuple[float, ...]:
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
+        raise ValueError(f"expected finite numbers, found {numbers!r}"[:200])
+    return tuple(float(n) for n in numbers)
 
 
 def _whole(numbers: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ from torch.utils import _pytree as pytree
 
 from secateur import rewrite
 from secateur.attributes import follow_tensors
+from secateur.batches import Call, calls
 from secateur.errors import SecateurError
 from secateur.plan import Plan
-from secateur.program import call_arguments, check_finite, duplicate, mode, named_tensors, revive, unwrap
+from secateur.program import check_finite, duplicate, mode, named_tensors, revive, unwrap
 from secateur.slices import silence, smaller
 from secateur.ties import Slot
 
@@ -70,7 +71,7 @@ def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None =
         first, since a deep network can amplify rounding; there 1e-9 is demanded.
     """
     inner = unwrap(model)
-    batches = [as_arguments(batch, plan) for batch in _batches(data)]
+    batches = list(calls(data, example=revive(plan.example)))
     if not batches:
         raise SecateurError("there is no data to verify on", remedy="give at least one batch of inputs")
     worst = _difference(inner, plan, batches)
@@ -93,7 +94,7 @@ def tolerance_for(model: nn.Module) -> float:
     return max([TOLERANCE.get(kind, 1e-4) for kind in kinds], default=1e-4)
 
 
-def _difference(model: nn.Module, plan: Plan, batches: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> float:
+def _difference(model: nn.Module, plan: Plan, batches: list[Call]) -> float:
     pairs: list[tuple[nn.Module, nn.Module]]
     if plan.output == "graph":
         check_plan(model, plan)
@@ -135,6 +136,7 @@ def cut_optimizer(
     >>> small = sc.cut(model, plan)
     >>> optimizer = sc.cut_optimizer(optimizer, model, small, plan)
     """
+    plan = replace(plan, scales={})  # momentum is cut, not scaled: it belongs to the gradient, not to the weight
     olds, news = named_tensors(unwrap(model)), named_tensors(unwrap(small))
     names = {id(tensor): name for name, tensor in olds.items()}
     memo: dict[int, Any] = {}
@@ -209,16 +211,6 @@ def _width_attribute(model: nn.Module, name: str) -> tuple[int, ...] | None:
     except AttributeError:
         return None
     return (width,) if isinstance(width, int) else None
-
-
-def _batches(data: Any) -> Iterable[Any]:
-    return [data] if isinstance(data, Tensor | tuple | dict) else data
-
-
-def as_arguments(batch: Any, plan: Plan) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments in a batch: as many as the network was traced with, so labels fall away."""
-    args, kwargs = call_arguments(batch)
-    return args[: len(call_arguments(revive(plan.example))[0])], kwargs
 
 
 def example_for(model: nn.Module, plan: Plan) -> Any:

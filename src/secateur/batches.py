@@ -1,0 +1,105 @@
+"""Data as users have it becomes calls of the network: batches, with or without labels, of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateur.errors import SecateurError
+from secateur.program import Example, call_arguments
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def calls(
+    data: Any,
+    *,
+    example: Example | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    points: int | None = None,
+) -> Iterator[Call]:
+    """The arguments of the network, batch by batch.
+
+    >>> for args, kwargs in calls(loader, points=256):
+    ...     model(*args, **kwargs)
+
+    data: a tensor, tuple or dict is one batch; anything else is an iterable of batches. Of a tuple the first element
+        is the input and the rest are labels, unless `example` has more arguments.
+    to_inputs: turns a batch into what the network takes: a tensor, a tuple of arguments or a dict of keywords.
+    points: stop after so many points.
+    """
+    if example is None and to_inputs is None:
+        _check_one_batch(data)
+    wanted = len(call_arguments(example)[0]) if example is not None else 1
+    left = points
+    for batch in _batches(data):
+        args, kwargs = call_arguments(to_inputs(batch) if to_inputs else batch)
+        if not to_inputs:
+            args = args[:wanted]
+        size = batch_size((args, kwargs))
+        if size == 0:
+            continue
+        if left is not None and size > left:
+            args, kwargs = take((args, kwargs), slice(left))
+        yield args, kwargs
+        if left is not None:
+            left -= min(size, left)
+            if not left:
+                return
+
+
+def batch_size(call: Call) -> int:
+    """How many points a call has."""
+    sizes = {len(leaf) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()}
+    if not sizes:
+        raise SecateurError(
+            "a batch holds no tensor",
+            layer="data",
+            remedy="give tensors (x), pairs (x, y), or dicts together with to_inputs=",
+        )
+    return max(sizes)
+
+
+def take(call: Call, which: slice) -> Call:
+    """Some points of a batch."""
+    size = batch_size(call)
+    return pytree.tree_map(
+        lambda leaf: leaf[which] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf, call
+    )
+
+
+def example_of(call: Call) -> Example:
+    """One point of a batch, as `trace` and `cost` take it."""
+    args, kwargs = take(call, slice(1))
+    return kwargs if kwargs and not args else args
+
+
+def on_device_of(model: nn.Module, call: Call) -> Call:
+    """The batch where the network is."""
+    own = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0))
+    return pytree.tree_map(lambda leaf: leaf.to(own.device) if isinstance(leaf, Tensor) else leaf, call)
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    if isinstance(data, Tensor | tuple | dict):
+        return [data]
+    if not isinstance(data, Iterable):
+        raise SecateurError(
+            f"the data is a {type(data).__name__}", layer="data", remedy="give a tensor or an iterable of batches"
+        )
+    return data
+
+
+def _check_one_batch(data: Any) -> None:
+    """A tuple is one batch, input and labels; `images.split(32)` is a tuple too, and is meant otherwise."""
+    tensors = [leaf for leaf in data if isinstance(leaf, Tensor)] if isinstance(data, tuple) else []
+    if len(tensors) > 1 and len({(leaf.dtype, leaf.shape[1:]) for leaf in tensors}) == 1 and tensors[0].dim() > 1:
+        raise SecateurError(
+            f"the data is a tuple of {len(tensors)} tensors of one kind: one batch, or several?",
+            layer="data",
+            remedy="give a list for several batches, [(x, y)] for one with labels, or example= for several arguments",
+        )

@@ -1,0 +1,154 @@
+"""The largest share that each channel has in what a layer computes: the inner loop of the sensitivity.
+
+A unit of channels j adds c_ijp to output i at patch p. Its share is |c| over the sum of all contributions of the same
+sign. `raise_shares` lifts the best share seen so far of every unit; there are two ways to the same numbers:
+
+- `_compiled`: a fused loop in C++. One pass over a panel of patches sums z+ and z-, a second finds the shares. In the
+  second a unit is looked at only where |w_ij| |a_jp| / z, which no share exceeds, lies above its best so far.
+- `_chunked`: plain torch on any device, in pieces that fit the memory given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from secateur import native
+from secateur.watch import Read
+
+BLOCK = 4  # outputs that the C++ computes together
+DONE = 2.0  # above every share: a unit whose share nobody asks for
+
+
+def raise_shares(read: Read, unit_of: Tensor, best: Tensor, *, memory: int) -> None:
+    """Lift `best[u]` to the largest share of unit u in this reading.
+
+    unit_of: for each channel of the reading its unit, 0, 1, ... without gaps.
+    best: the best share so far of each unit, in the reading's precision; `DONE` for a unit that is not asked for.
+    memory: bytes that may be used beside the reading itself.
+    """
+    library = native.library("shares") if read.x.device.type == "cpu" else "not on a CPU"
+    work = _compiled if isinstance(library, ctypes.CDLL) else _chunked
+    points = max(1, int(memory // max(1, _bytes_per_point(read))))
+    for first in range(0, len(read.x), points):
+        part = Read(read.slot, read.places, read.x[first : first + points], read.weight, read.stride, read.dilation)
+        work(part, unit_of, best, memory)
+
+
+def _bytes_per_point(read: Read) -> int:
+    """Copies of one point's input, and z+ and z- of its outputs."""
+    values = 3 * read.x[0].numel() + 3 * len(read.weight) * math.prod(read.patches)
+    return values * read.x.element_size() + 16 * math.prod(read.patches)
+
+
+def _compiled(read: Read, unit_of: Tensor, best: Tensor, memory: int) -> None:
+    order = unit_of.argsort(stable=True)
+    sizes = torch.bincount(unit_of)
+    kernel = math.prod(read.weight.shape[2:])
+    x = read.x.contiguous()
+    rows, patches = _offsets(x, read, order)
+    weight = read.weight[:, order].flatten(1)  # [outputs, rows], rows of a unit side by side
+    start = F.pad((sizes * kernel).cumsum(0), (1, 0))
+    blocks = -(-len(weight) // BLOCK)
+    full = F.pad(weight, (0, 0, 0, blocks * BLOCK - len(weight)))
+    packed = full.view(blocks, BLOCK, -1).transpose(1, 2).contiguous()
+    squares = torch.zeros(len(full), len(sizes), dtype=x.dtype).index_add_(
+        1, unit_of[order].repeat_interleave(kernel), full.square()
+    )
+    norms = squares.sqrt_().view(blocks, BLOCK, -1).amax(1).contiguous()
+    sums = _signed_sums(read, x) if kernel == 1 and len(sizes) == x.shape[1] else None
+    places = math.prod(read.patches)
+    where = None
+    if sums is not None:
+        where = (torch.arange(len(x))[:, None] * sums[0].numel() + torch.arange(places)).flatten()
+    entry = getattr(native.library("shares"), "shares_f64" if x.dtype == torch.float64 else "shares_f32")
+    entry.restype = ctypes.c_int
+    threads = max(1, min(torch.get_num_threads(), len(patches) // 64))
+    bests = [best.clone() for _ in range(threads)]
+
+    def run(part: int) -> int:
+        first, last = (len(patches) * p // threads for p in (part, part + 1))
+        return int(
+            entry(
+                *(_pointer(t) for t in (x, rows, patches, packed, norms, start, sums, where)),
+                *(ctypes.c_int64(n) for n in (places, len(weight) * places, len(sizes), len(weight), first, last)),
+                _pointer(bests[part]),
+            )
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        if any(pool.map(run, range(threads))):
+            raise MemoryError("the share kernel found no memory")
+    for other in bests:
+        torch.maximum(best, other, out=best)
+
+
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None)
+
+
+def _offsets(x: Tensor, read: Read, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each row (channel, kernel place) and each patch (point, place) lies in memory, in elements."""
+    rows, patches = order * x.stride(1), torch.arange(len(x)) * x.stride(0)
+    axes = zip(x.stride()[2:], read.weight.shape[2:], read.dilation, read.stride, read.patches, strict=True)
+    for step, kernel, dilation, stride, places in axes:
+        rows = (rows[:, None] + torch.arange(kernel) * dilation * step).flatten()
+        patches = (patches[:, None] + torch.arange(places) * stride * step).flatten()
+    return rows, patches
+
+
+def _signed_sums(read: Read, x: Tensor) -> Tensor:
+    """z+ and z- of a 1x1 layer, one below the other: the sign of a contribution is that of weight times input."""
+    plus, minus = read.weight.clamp(min=0), (-read.weight).clamp(min=0)
+    weight = torch.cat([plus, minus])
+    if x.min() < 0:
+        x = torch.cat([x.clamp(min=0), (-x).clamp(min=0)], 1)
+        weight = torch.cat([weight, torch.cat([minus, plus])], 1)
+    if math.prod(read.patches) == 1:
+        return x.flatten(1) @ weight.flatten(1).T
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(read.stride) - 1]
+    return convolve(x, weight, None, read.stride).contiguous()
+
+
+def _chunked(read: Read, unit_of: Tensor, best: Tensor, memory: int) -> None:
+    """Contributions [units, outputs, patches] as a batched product, in pieces."""
+    units, kernel = len(best), math.prod(read.weight.shape[2:])
+    rows = _rows_of_units(unit_of, units)  # [units, widest]; short units are filled up with a channel of zeros
+    weight = F.pad(read.weight.flatten(2), (0, 0, 0, 1))[:, rows].transpose(0, 1).flatten(2)
+    places = math.prod(read.patches)
+    outputs_at_once, places_at_once = _steps(units, len(read.weight), places, 4 * best.element_size(), memory)
+    for point in read.x:
+        columns = F.pad(point, (0, 0) * len(read.stride) + (0, 1))
+        for axis, (k, s, d) in enumerate(zip(read.weight.shape[2:], read.stride, read.dilation, strict=True), 1):
+            columns = columns.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+        columns = columns.reshape(len(columns), places, kernel)
+        for first in range(0, places, places_at_once):
+            part = columns[:, first : first + places_at_once][rows].transpose(2, 3).flatten(1, 2)
+            for top in range(0, len(read.weight), outputs_at_once):
+                c = weight[:, top : top + outputs_at_once] @ part
+                for signed in (c.clamp(min=0), (-c).clamp(min=0)):
+                    total = signed.sum(0)
+                    share = (signed / total.where(total > 0, 1)).flatten(1).amax(1)
+                    torch.maximum(best, share, out=best)
+
+
+def _rows_of_units(unit_of: Tensor, units: int) -> Tensor:
+    """The channels of each unit, a row for each; the channel after the last stands for none."""
+    sizes = torch.bincount(unit_of, minlength=units)
+    order = unit_of.argsort(stable=True)
+    rows = torch.full((units, int(sizes.max())), len(unit_of), device=unit_of.device)
+    column = torch.arange(len(order), device=unit_of.device) - (sizes.cumsum(0) - sizes)[unit_of[order]]
+    rows[unit_of[order], column] = order
+    return rows
+
+
+def _steps(units: int, outputs: int, places: int, size: int, memory: int) -> tuple[int, int]:
+    """How many outputs and places at a time keep units x outputs x places within the memory."""
+    cells = max(1, memory // (units * size))
+    outs = min(outputs, max(1, cells // min(places, 256)))
+    return outs, max(1, min(places, cells // outs))

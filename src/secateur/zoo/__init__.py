@@ -1,0 +1,30 @@
+"""Networks of the pruning papers, by the names the command line gives them: `zoo:lenet5`.
+
+Each says in `input_shape` which input it was made for, without the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from secateur.zoo.lenet import LeNet5, LeNet5Classic, LeNet300100
+from secateur.zoo.resnet import ResNetCifar
+from secateur.zoo.vgg import VGG16BN
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "lenet300100": LeNet300100,
+    "lenet5": LeNet5,
+    "lenet5-classic": LeNet5Classic,
+    "resnet20": partial(ResNetCifar, 20),
+    "resnet56": partial(ResNetCifar, 56),
+    "resnet110": partial(ResNetCifar, 110),
+    "resnet20-b": partial(ResNetCifar, 20, shortcut="B"),
+    "resnet56-b": partial(ResNetCifar, 56, shortcut="B"),
+    "resnet110-b": partial(ResNetCifar, 110, shortcut="B"),
+    "vgg16-bn": VGG16BN,
+}
+
+__all__ = ["NETWORKS", "VGG16BN", "LeNet5", "LeNet5Classic", "LeNet300100", "ResNetCifar"]
