@@ -45,7 +45,7 @@ def test_scales_of_one_are_no_scales() -> None:
 
 @pytest.mark.parametrize("scales", [[2.0], [float("nan"), 1.0], [float("inf"), 1.0]])
 def test_scales_must_be_finite_and_one_for_each_unit(scales: list[float]) -> None:
-    with pytest.raises(sc.SecateurError, match="a: .* scales for 2 kept units"):
+    with pytest.raises(sc.SecateurError, match=r"a: .* scales for 2 kept units"):
         sc.Plan.keeping(GRAPH, {"a": [0, 5]}, {"a": scales})
 
 

@@ -49,7 +49,9 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
         settings["padding_mode"] = draw(st.sampled_from(["zeros", "replicate"]))
     torch.manual_seed(draw(st.integers(0, 99)))
     made = LAYERS[transposed, dims](2 * groups, 3 * groups, kernel, **settings).double()
-    return made, torch.randn(draw(st.integers(1, 3)), 2 * groups, *[draw(st.integers(5, 7)) for _ in range(dims)]).double()
+    return made, torch.randn(
+        draw(st.integers(1, 3)), 2 * groups, *[draw(st.integers(5, 7)) for _ in range(dims)]
+    ).double()
 
 
 @settings(max_examples=150)
@@ -96,9 +98,7 @@ class Products(nn.Module):
         return F.conv1d(x.transpose(-1, -2), self.w.unsqueeze(-1)).transpose(-1, -2)
 
 
-@pytest.mark.parametrize(
-    "kind", ["linear", "right", "transposed", "left", "mm", "addmm", "scaled", "viewed"]
-)
+@pytest.mark.parametrize("kind", ["linear", "right", "transposed", "left", "mm", "addmm", "scaled", "viewed"])
 @pytest.mark.parametrize("points", [1, 3])
 def test_products(kind: str, points: int) -> None:
     torch.manual_seed(0)

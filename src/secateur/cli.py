@@ -1,11 +1,13 @@
-"""The command line: `secateur inspect`, `secateur demo`."""
+"""The command line: `secateur inspect`, `secateur prune`, `secateur demo`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,12 +16,44 @@ from rich.text import Text
 from torch import nn
 
 from secateur import __version__
+from secateur import budget as budgets
 from secateur import demo as demonstration
-from secateur.cost import cost
+from secateur.calibration import Calibration, read_batches
+from secateur.checkpoint import save
+from secateur.cost import Latency, cost, latency
 from secateur.errors import SecateurError, UsageError
+from secateur.graph import Output
+from secateur.methods.pfp import Select
 from secateur.models import build, parse_shape
-from secateur.report.groups import ROWS, as_dict, as_table
+from secateur.prune import Pruned
+from secateur.prune import prune as pruned_by
+from secateur.report import groups, pruned
+from secateur.report.groups import ROWS
 from secateur.trace import trace
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="zoo:NAME, torchvision:NAME, timm:NAME, or path/to/file.py:FACTORY.",
+        show_default=False,
+    ),
+]
+Input = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SHAPE", help="Shape of an input, like 1x3x224x224; repeat it for several inputs."),
+]
+OutputOption = Annotated[
+    Output,
+    typer.Option(help="What a cut gives back: your own class, or the exported graph with its sizes rewritten."),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Layer name or pattern to keep whole; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+RANDOM_WEIGHTS = "the weights are random, so the choice means nothing; --weights FILE gives trained ones"
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
@@ -46,28 +80,12 @@ def options(
 
 @app.command()
 def inspect(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="zoo:NAME, torchvision:NAME, timm:NAME, or path/to/file.py:FACTORY.",
-            show_default=False,
-        ),
-    ],
-    input: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SHAPE", help="Shape of an input, like 1x3x224x224; repeat it for several inputs."),
-    ] = None,
-    output: Annotated[
-        Literal["module", "graph"],
-        typer.Option(help="What a cut gives back: your own class, or the exported graph with its sizes rewritten."),
-    ] = "module",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Layer name or pattern to keep whole; may be repeated."),
-    ] = None,
+    model: Model,
+    input: Input = None,
+    output: OutputOption = "module",
+    keep: Keep = None,
     all: Annotated[bool, typer.Option("--all", help=f"Show more than {ROWS} groups; indices in JSON.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which channels of MODEL can be cut, what they cost, and why the others stay."""
     with _plain_errors(), Console(stderr=True).status("") as status:
@@ -84,17 +102,129 @@ def inspect(
         status.stop()
         if as_json:
             head = {"model": model, "input": shapes}
-            typer.echo(json.dumps(head | as_dict(graph, counted, indices=all), indent=None if all else 2))
+            typer.echo(json.dumps(head | groups.as_dict(graph, counted, indices=all), indent=None if all else 2))
             return
         console = Console()
-        written = ", ".join("x".join(map(str, shape)) for shape in shapes)
-        console.print(Text(model, "bold"), Text(f"input {written} ({origin})", "dim"), sep="\n", end="\n\n")
-        console.print(as_table(graph, counted, rows=None if all else ROWS))
+        _print_head(console, model, f"input {_written(shapes)} ({origin})")
+        console.print(groups.as_table(graph, counted, rows=None if all else ROWS))
+
+
+@app.command()
+def prune(
+    model: Model,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="Calibration data, never test data: a folder of images, a .npy, .npz, .safetensors or .pt file, "
+            "path/to/file.py:FACTORY, or embedded:digits.",
+            show_default=False,
+        ),
+    ],
+    params: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="Parameters that may remain: 40%, 300k, 2.1M.")
+    ] = None,
+    macs: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="Multiply-accumulates that may remain: 50%, 2.1G.")
+    ] = None,
+    latency: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="Time that one pass may take on this machine: 50%, 8ms.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to save the cut network; without it, a preview.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it is there.")] = False,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="State dict for MODEL, as .safetensors or .pt.")
+    ] = None,
+    input: Input = None,
+    points: Annotated[int, typer.Option(metavar="N", help="How many points of the data to use.")] = 256,
+    batch: Annotated[int, typer.Option(metavar="N", help="Points in one batch.")] = 32,
+    mean: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data: 0.5, or one for each channel.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="How channels are judged: pfp.")] = "pfp",
+    select: Annotated[
+        Select, typer.Option(help="How channels are chosen: the most sensitive, or by one of three draws.")
+    ] = "derand",
+    delta: Annotated[float, typer.Option(metavar="P", help="Probability that the promised error is exceeded.")] = 1e-12,
+    seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points and the draws.")] = 0,
+    steps: Annotated[int, typer.Option(metavar="N", help="Cut in so many steps, measuring again after each.")] = 1,
+    keep: Keep = None,
+    round_to: Annotated[int, typer.Option(metavar="N", help="Make the sizes of groups multiples of N.")] = 1,
+    at_least: Annotated[int, typer.Option(metavar="N", help="Channels that every group keeps.")] = 1,
+    output: OutputOption = "module",
+    all: Annotated[bool, typer.Option("--all", help=f"Show more than {ROWS} groups.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make MODEL smaller until it fits a budget, and save it."""
+    with _plain_errors(), _interruptible(), Console(stderr=True).status("") as status:
+        budget = _budget(params=params, macs=macs, latency=latency)
+        if out is not None:
+            _check_out(out, force)
+        shapes = [parse_shape(text) for text in input or []]
+        means, stds = _numbers("mean", mean), _numbers("std", std)
+        status.update(Text(f"making {model}"))
+        network = build(model, weights)
+        shapes = shapes or [_default_shape(network)]
+        status.update(Text(f"reading {data}"))
+        _check_several(shapes, data)
+        calibration = read_batches(
+            data, shape=shapes[0][1:], points=points, batch=batch, mean=means, std=stds, seed=seed
+        )
+        example = _example(shapes, calibration)
+        status.update("tracing, measuring and cutting")
+        terminal = Console(stderr=True).is_terminal
+        if terminal:  # the bar of the measuring pass comes instead: there is one live display at a time
+            status.stop()
+        res = pruned_by(
+            network,
+            calibration,
+            budget,
+            method=method,
+            select=select,
+            delta=delta,
+            seed=seed,
+            points=None,
+            steps=steps,
+            keep=keep or (),
+            at_least=at_least,
+            round_to=round_to,
+            output=output,
+            example=example,
+            progress=terminal,
+        )
+        status.start()
+        status.update("timing both networks" if latency else "writing")
+        times = _times(network, res.model, example) if latency else None
+        head = {
+            "model": model,
+            "weights": weights and str(weights),
+            "input": shapes,
+            "data": calibration.origin,
+            "budget": budget,
+        }
+        if out is not None:
+            save(out, res, info=head)
+        status.stop()
+        notes = [RANDOM_WEIGHTS] if weights is None and not _own_file(model) else []
+        if as_json:
+            _print_json(head, res, times, notes, out)
+            return
+        console = Console()
+        _print_head(console, model, f"{calibration.points} points of {calibration.origin}, input {_written(shapes)}")
+        console.print(pruned.as_table(res, rows=None if all else ROWS, times=times))
+        for note in notes:
+            console.print("", Text(f"Note: {note}"), sep="\n")
+        _print_place(console, out)
 
 
 @app.command()
 def demo() -> None:
-    """Inspect a small residual network, cut half of its filters, and prove the cut."""
+    """Prune a trained LeNet-5 on handwritten digits, and show what it costs, how well it reads and what is proved."""
     with _plain_errors():
         demonstration.run(Console())
 
@@ -107,6 +237,102 @@ def _plain_errors() -> Iterator[None]:
     except SecateurError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn Ctrl-C into a short message and the exit code that shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted: no half-written file is left", err=True)
+        raise typer.Exit(130) from None
+
+
+def _budget(**limits: str | None) -> dict[str, object]:
+    """The limits that were given, checked before anything takes time."""
+    budget: dict[str, object] = {name: limit for name, limit in limits.items() if limit is not None}
+    if not budget:
+        raise UsageError("there is no budget", remedy="say what may remain: --params 40%, --macs 2.1G or --latency 8ms")
+    budgets.parse(budget)
+    return budget
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Refuse a place that cannot be written to before the work begins, not after it."""
+    folder = out.resolve().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", remedy="make it first, or save somewhere else")
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", remedy=f"give a file, such as {out / 'small.safetensors'}")
+    if out.exists() and not force:
+        raise UsageError(f"{out} is already there", remedy="give another name, or --force to overwrite it")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} cannot be written to", remedy="check its permissions, or save somewhere else")
+
+
+def _check_several(shapes: list[tuple[int, ...]], source: str) -> None:
+    if len(shapes) > 1 and not _own_file(source):
+        raise UsageError(
+            f"{source} holds one input, the network takes {len(shapes)}",
+            remedy="give path/to/file.py:FACTORY that makes batches (x1, x2, ...)",
+        )
+
+
+def _own_file(name: str) -> bool:
+    return name.endswith(".py") or name.rpartition(":")[0].endswith(".py")
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"--{name} is {text!r}", remedy="write one number, or one for each channel: 0.485,0.456,0.406"
+        ) from None
+
+
+def _example(shapes: list[tuple[int, ...]], data: Calibration) -> Any:
+    """What the network is traced and timed with; batches by keyword say themselves what it takes."""
+    if isinstance(data.batches[0], Mapping):
+        return {
+            name: value[:1] if isinstance(value, torch.Tensor) and value.dim() else value
+            for name, value in data.batches[0].items()
+        }
+    return tuple(torch.zeros(shape) for shape in shapes)
+
+
+def _times(model: nn.Module, small: nn.Module, example: Any) -> tuple[Latency, Latency]:
+    return latency(model, example), latency(small, example)
+
+
+def _written(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _print_head(console: Console, model: str, about: str) -> None:
+    console.print(Text(model, "bold"), Text(about, "dim"), sep="\n", end="\n\n")
+
+
+def _print_json(
+    head: dict[str, Any], res: Pruned, times: tuple[Latency, Latency] | None, notes: list[str], out: Path | None
+) -> None:
+    found = head | res.info
+    found["notes"] = [*res.notes, *notes]
+    if times:
+        found["latency_ms"] = {"before": times[0].median_ms, "after": times[1].median_ms}
+    found["out"] = None if out is None else str(out)
+    typer.echo(json.dumps(found, indent=2))
+
+
+def _print_place(console: Console, out: Path | None) -> None:
+    console.print()
+    if out is None:
+        console.print("Nothing was written; --out FILE saves it.")
+        return
+    # Paths and commands are not wrapped, so that they can be copied.
+    console.print(Text(f"Written: {out} ({out.stat().st_size / 1e3:,.0f} kB). To load it, build the model and call"))
+    console.print(Text(f"  small = sc.load({str(out)!r}, model)"), soft_wrap=True)
 
 
 def _default_shape(model: nn.Module) -> tuple[int, ...]:

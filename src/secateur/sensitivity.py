@@ -74,6 +74,8 @@ def sensitivity(
     Under `torch.distributed` give every process the same data: each takes its share of every batch, and all get the
     result of the whole.
     """
+    if graph is not None and example is None:
+        example = revive(graph.example)
     stream = calls(data, example=example, to_inputs=to_inputs, points=points)
     if graph is None:
         first = next(stream, None)

@@ -31,7 +31,7 @@ def silence(tensors: dict[str, Tensor], plan: Plan) -> None:
         for slot in plan.reads:
             tensor = tensors[slot.parameter]
             gone = sorted(set(range(tensor.shape[slot.axis])) - set(plan.kept[slot]))
-            tensor.index_fill_(slot.axis, torch.tensor(gone, device=tensor.device), 0)
+            tensor.index_fill_(slot.axis, torch.tensor(gone, dtype=torch.int64, device=tensor.device), 0)
             if slot in plan.scales:
                 stays = torch.tensor(plan.kept[slot], device=tensor.device)
                 scaled = tensor.index_select(slot.axis, stays)

@@ -1,0 +1,154 @@
+"""From a request to a plan: budgets met, floors, rounding, steps, time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from cases import build
+from torch import nn
+
+import secateur as sc
+from secateur.planning import Job
+from secateur.sizes import Sizes
+from secateur.zoo import LeNet5Classic
+
+IMAGES = torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return LeNet5Classic().eval()
+
+
+NETWORK = network()
+WHOLE = sc.cost(NETWORK, IMAGES[:1])
+GRAPH = sc.trace(NETWORK, IMAGES[:1])
+
+
+def cost_of(plan: sc.Plan) -> sc.Cost:
+    return sc.cost(sc.cut(NETWORK, plan), IMAGES[:1]) if plan.kept else WHOLE
+
+
+@pytest.mark.parametrize("select", ["derand", "rand", "partial", "pivotal"])
+@pytest.mark.parametrize("budget", [{"params": "40%"}, {"macs": "55%"}, {"params": "60%", "macs": "30%"}])
+def test_the_budget_is_never_exceeded(select: Any, budget: dict[str, str]) -> None:
+    found = cost_of(sc.plan(NETWORK, IMAGES, budget, select=select))
+    gaps = {}
+    for name, share in budget.items():
+        gaps[name] = float(share.rstrip("%")) / 100 * getattr(WHOLE, name) - getattr(found, name)
+    assert min(gaps.values()) >= 0
+    if select in ("derand", "pivotal"):  # of the others, how many channels a draw has is chance
+        assert any(gap <= costliest_channel(name) for name, gap in gaps.items())
+
+
+def costliest_channel(resource: str) -> int:
+    sizes = Sizes(GRAPH, WHOLE)
+    measure = {"params": sizes.params, "macs": sizes.macs}[resource]
+    return max(measure({}) - measure({group.name: group.size - 1}) for group in GRAPH.prunable)
+
+
+def test_a_budget_in_numbers() -> None:
+    assert 29_000 < cost_of(sc.plan(NETWORK, IMAGES, {"params": 30_000})).params <= 30_000
+
+
+def test_a_larger_budget_keeps_what_a_smaller_one_keeps() -> None:
+    small, large = (sc.plan(NETWORK, IMAGES, {"params": share}) for share in ("20%", "50%"))
+    kept = {group.name: set(group.kept) for group in large.groups}
+    for group in small.groups:
+        assert set(group.kept) <= kept.get(group.name, set(range(group.size)))
+
+
+def test_derand_keeps_the_most_sensitive() -> None:
+    found = sc.sensitivity(NETWORK, IMAGES)
+    for group in sc.plan(NETWORK, IMAGES, {"params": "30%"}).groups:
+        order = found[group.name].sort(descending=True, stable=True).indices[: len(group.kept)]
+        assert set(group.kept) == set(order.tolist())
+
+
+@pytest.mark.parametrize("select", ["rand", "pivotal"])
+def test_draws_are_reweighed_and_repeatable(select: Any) -> None:
+    one, same, other = (sc.plan(NETWORK, IMAGES, {"params": "40%"}, select=select, seed=seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert any(scale != 1 for group in one.groups for scale in group.scales)
+
+
+def test_all_of_it_may_remain() -> None:
+    assert not sc.plan(NETWORK, IMAGES, {"params": "100%"}).kept
+
+
+def test_floors_and_multiples() -> None:
+    plan = sc.plan(NETWORK, IMAGES, {"params": "30%"}, at_least={"conv*": 5}, round_to={"fc*": 8})
+    sizes = {group.name: len(group.kept) for group in plan.groups}
+    assert sizes.get("conv1", 6) >= 5 and sizes["conv2"] >= 5
+    assert sizes["fc1"] % 8 == 0 and sizes["fc2"] % 8 == 0
+    everywhere = sc.plan(NETWORK, IMAGES, {"params": "30%"}, at_least=4, round_to=4)
+    assert all(len(group.kept) % 4 == 0 for group in everywhere.groups)
+
+
+def test_steps_measure_again() -> None:
+    one, several = (sc.plan(NETWORK, IMAGES, {"params": "20%"}, steps=steps) for steps in (1, 4))
+    assert one != several
+    assert cost_of(several).params <= 0.2 * WHOLE.params
+
+
+def test_steps_multiply_their_scales() -> None:
+    plan = sc.plan(NETWORK, IMAGES, {"params": "20%"}, steps=3, select="pivotal")
+    assert cost_of(plan).params <= 0.2 * WHOLE.params
+    assert sc.verify(NETWORK, plan, IMAGES) < 1e-5
+
+
+def test_milliseconds_are_measured() -> None:
+    draft = Job.of(NETWORK, IMAGES, {"latency": "95%"}).draft()
+    assert draft.plan.kept
+
+
+def test_a_time_out_of_reach_is_refused() -> None:
+    with pytest.raises(sc.SecateurError, match=r"0.0001 ms may remain .* the smallest network takes"):
+        sc.plan(NETWORK, IMAGES, {"latency": "0.0001ms"})
+
+
+def test_the_program_can_be_planned_for() -> None:
+    model, example = build("split_by_literal_widths")
+    plan = sc.plan(model, example, {"params": "70%"}, output="graph")
+    assert plan.output == "graph" and sc.verify(model, plan, example) < 1e-9
+
+
+def test_the_draft_tells_of_every_group() -> None:
+    draft = Job.of(NETWORK, IMAGES, {"params": "40%"}).draft()
+    assert [row.name for row in draft.rows] == ["conv1", "conv2", "fc1", "fc2"]
+    planned = {group.name: len(group.kept) for group in draft.plan.groups}
+    for row in draft.rows:
+        assert row.after == planned.get(row.name, row.before) and 0 < row.mass <= row.before
+        assert (row.eps > 0 and row.dropped > 0) == (row.after < row.before)
+    assert any("vacuous" in note for note in draft.notes)
+    assert any("8 points are few" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("budget", "settings", "text"),
+    [
+        ({"params": "0.01%"}, {}, "the least that can"),
+        ({"macs": "1%", "params": "90%"}, {}, "macs .* may remain"),
+        ({"latency_ms": 1e-6}, {}, "the smallest network takes"),
+        ({}, {}, "the budget is empty"),
+        ({"parms": "40%"}, {}, "did you mean 'params'"),
+        ({"params": "40%"}, {"method": "magic"}, "method is 'magic'"),
+        ({"params": "40%"}, {"select": "best"}, "select is 'best'"),
+        ({"params": "40%"}, {"delta": 0.0}, "delta is 0.0"),
+        ({"params": "40%"}, {"C": 0.5}, "C is 0.5"),
+        ({"params": "40%"}, {"steps": 0}, "steps is 0"),
+        ({"params": "40%"}, {"points": 0}, "points 0"),
+        ({"params": "40%"}, {"at_least": {"layer9*": 2}}, "'layer9\\*' matches no group"),
+        ({"params": "40%"}, {"keep": ["*"]}, "no group of this network can be cut"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused(budget: dict[str, Any], settings: Any, text: str) -> None:
+    with pytest.raises(sc.SecateurError, match=text):
+        sc.plan(NETWORK, IMAGES, budget, **settings)
+
+
+def test_no_data_is_refused() -> None:
+    with pytest.raises(sc.SecateurError, match="there is no data"):
+        sc.plan(NETWORK, [], {"params": "40%"})
