@@ -284,7 +284,8 @@ def examine(
     fresh = iter(images.blocks[:-2])
     rows, samples = [], {}
     for sample, one in found.items():
-        by_hand = shares(layer.contributions(images.train[:sample])).max(0)
+        parts = images.train[:sample].split(DRAWS)
+        by_hand = np.max([shares(layer.contributions(part)).max(0) for part in parts], axis=0)
         samples[str(sample)] = {
             "mass": one.mass,
             "least": float(one.values.min()),

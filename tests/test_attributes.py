@@ -66,3 +66,12 @@ def test_an_embedding_is_narrowed() -> None:
     small = sc.cut(network, plan)
     assert small[0].embedding_dim == 4 and small[0].weight.shape == (10, 4)
     assert sc.verify(network, plan, example) <= 1e-5
+
+
+def test_a_transposed_layer_that_only_makes_fewer_channels_keeps_its_groups() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 3, 1), nn.ConvTranspose1d(3, 4, 4), nn.Conv1d(4, 2, 1)).double()
+    example = torch.randn(2, 1, 9, dtype=torch.float64)
+    plan = sc.Plan.keeping(sc.trace(model, example), {"1": [1, 2, 3]})
+    small = sc.cut(model, plan)
+    assert (small[1].groups, small[1].in_channels, small[1].out_channels) == (1, 3, 3)
+    assert sc.verify(model, plan, example) < 1e-12

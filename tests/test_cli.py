@@ -6,11 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
-from secateur import __version__
+import secateur as sc
+from secateur import __version__, cli
+from secateur.checkpoint import read_info, read_plan
 from secateur.cli import app
+from secateur.embedded import FOLDER, digits, lenet5
+from secateur.models import build
 
 FILE = '''
 import torch
@@ -53,6 +59,9 @@ class Long(nn.Module):
     def forward(self, x):
         return self.a_rather_long_name_for_the_trunk_of_a_network_with_many_layers(x)
 '''
+
+
+LENET = ("zoo:lenet5", "--weights", FOLDER / "lenet5.safetensors", "--data", "embedded:digits", "--points", 64)
 
 
 def run(*args: object) -> Result:
@@ -165,6 +174,144 @@ def test_the_default_input_is_said() -> None:
     assert "11.69 M parameters, 1.814 G MACs" in result.stdout
 
 
+# prune
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    path = tmp_path / "points.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(40, 3, 8, 8)).astype(np.float32))
+    return path
+
+
+def test_prune_saves_a_network_that_loads_again(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    result = run("prune", *LENET, "--params", "30%", "--out", path)
+    assert result.exit_code == 0, result.output
+    small = sc.load(path, build("zoo:lenet5")).eval()
+    images = digits("test")[0][:50]
+    assert torch.equal(small(images), sc.cut(lenet5(), read_plan(path))(images))
+    assert sum(p.numel() for p in small.parameters()) <= 0.3 * 431_080
+    assert "64 points of embedded:digits, input 1x1x28x28" in result.stdout
+    assert "Verified: the cut network equals the original" in result.stdout
+    assert f"sc.load({str(path)!r}, model)" in result.stdout
+    wrapped = [line for line in result.stdout.splitlines() if str(path) not in line]
+    assert max(map(len, wrapped)) <= 80
+    info = read_info(path)
+    assert (info["model"], info["data"], info["budget"]) == ("zoo:lenet5", "embedded:digits", {"params": "30%"})
+
+
+def test_prune_in_json_and_without_a_file(file: Path, points: Path) -> None:
+    args = (f"{file}:Net", "--input", "1x3x8x8", "--data", points, "--macs", "60%", "--select", "pivotal", "--json")
+    result = run("prune", *args)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["model"], found["data"], found["out"]) == (f"{file}:Net", str(points), None)
+    assert (found["select"], found["points"], found["input"]) == ("pivotal", 40, [[1, 3, 8, 8]])
+    assert found["after"]["macs"] <= 0.6 * found["before"]["macs"]
+    assert found["groups"][0]["name"] == "first"
+    assert [path.name for path in file.parent.iterdir() if path.suffix == ".safetensors"] == []
+    assert json.loads(run("prune", *args).stdout)["groups"] == found["groups"]  # the seed decides
+
+
+def test_prune_without_a_file_says_so(file: Path, points: Path) -> None:
+    result = run("prune", f"{file}:Net", "--input", "1x3x8x8", "--data", points, "--params", "60%")
+    assert "Nothing was written; --out FILE saves it." in result.stdout
+    assert "the weights are random" not in result.stdout  # those of one's own model may well be trained
+
+
+def test_prune_with_several_inputs_from_a_factory(file: Path) -> None:
+    data = file.with_name("pairs.py")
+    data.write_text("import torch\n\ndef make():\n    return [(torch.randn(9, 3), torch.randn(9, 5))] * 2\n")
+    shapes = ("--input", "1x3", "--input", "1x5")
+    result = run("prune", f"{file}:Pair", *shapes, "--data", f"{data}:make", "--params", "70%", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["points"] == 18
+    refused = run("prune", f"{file}:Pair", *shapes, "--data", "x.npy", "--params", "70%")
+    assert (refused.exit_code, "x.npy holds one input, the network takes 2" in refused.stderr) == (2, True)
+
+
+def test_prune_to_a_latency_tells_the_time(file: Path, points: Path) -> None:
+    result = run("prune", f"{file}:Net", "--input", "1x3x8x8", "--data", points, "--latency", "100s", "--params", "90%")
+    assert result.exit_code == 0, result.output
+    assert "latency, median" in result.stdout
+
+
+def test_random_weights_are_pointed_out() -> None:
+    args = ("--data", "embedded:digits", "--points", 8, "--params", "50%", "--json", "--round-to", 4, "--at-least", 8)
+    found = json.loads(run("prune", "zoo:lenet5", *args).stdout)
+    assert any("the weights are random" in note for note in found["notes"])
+    sizes = [(group["before"], group["after"]) for group in found["groups"]]
+    assert all(after >= 8 and (after % 4 == 0 or after == before) for before, after in sizes)
+
+
+def test_an_existing_file_is_overwritten_only_by_force(file: Path, points: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    path.write_text("mine")
+    args = ("prune", f"{file}:Net", "--input", "1x3x8x8", "--data", points, "--params", "60%", "--out", path)
+    refused = run(*args)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"{path} is already there" in refused.stderr and "--force" in refused.stderr
+    assert path.read_text() == "mine"
+    assert run(*args, "--force").exit_code == 0
+    assert read_info(path)["model"] == f"{file}:Net"
+
+
+def test_places_that_cannot_be_written_are_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "build", lambda *_: pytest.fail("the work began"))
+    for place, message in ((tmp_path / "nowhere" / "x", "there is no folder"), (tmp_path, "is a folder")):
+        result = run("prune", *LENET, "--params", "30%", "--out", place)
+        assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+def test_an_interrupted_prune_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "pruned_by", interrupt)
+    result = run("prune", *LENET, "--params", "30%", "--out", tmp_path / "small.safetensors")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "interrupted" in result.stderr and "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        ([], 2, "there is no budget"),
+        (["--params", "0.4"], 2, "write '40%'"),
+        (["--latency", "8"], 2, "write '50%' or '8ms'"),
+        (["--params", "0.01%"], 1, "the budget cannot be met"),
+        (["--params", "40%", "--data", "nowhere.npy"], 2, "there is no file nowhere.npy"),
+        (["--params", "40%", "--input", "1x1x32x32"], 1, "the network's input has (1, 32, 32)"),
+        (["--params", "40%", "--input", "1x"], 2, "'1x' is not a shape"),
+        (["--params", "40%", "--mean", "a"], 2, "--mean is 'a'"),
+        (["--params", "40%", "--mean", "0.5"], 2, "mean and std belong together"),
+        (["--params", "40%", "--method", "magic"], 2, "method is 'magic'"),
+        (["--params", "40%", "--select", "magic"], 2, "--select"),
+        (["--params", "40%", "--delta", "2"], 2, "delta is 2"),
+        (["--params", "40%", "--points", "0"], 2, "0 points"),
+        (["--params", "40%", "--weights", "nowhere.pt"], 2, "there is no weights file nowhere.pt"),
+        (["--params", "40%", "--keep", "conv9"], 2, "'conv9' matches no layer"),
+    ],
+)
+def test_what_prune_refuses(more: list[str], code: int, message: str) -> None:
+    result = run("prune", *LENET, *more)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_prune_needs_data() -> None:
+    result = run("prune", "zoo:lenet5", "--params", "40%")
+    assert (result.exit_code, "--data" in result.stderr) == (2, True)
+
+
+# Errors and the rest
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -204,5 +351,4 @@ def test_version() -> None:
 
 def test_help_names_the_commands() -> None:
     result = run("--help")
-    assert "inspect" in result.stdout
-    assert "demo" in result.stdout
+    assert all(command in result.stdout for command in ("inspect", "prune", "demo"))

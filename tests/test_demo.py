@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import io
-import re
 
-import torch
 from rich.console import Console
 
 from secateur import demo
-from secateur.cost import cost
+from secateur.cost import magnitude
+from secateur.embedded import digits, lenet5
 
 
 def test_demo() -> None:
     console = Console(file=io.StringIO(), width=80)
-    difference = demo.run(console, runs=3)
+    found = demo.run(console, runs=3, trials=2)
     text = console.file.getvalue()
-    assert 0 <= difference < 1e-5
-    assert f"{difference:.1e}" in text
-    assert f"{cost(demo.network(), torch.zeros(demo.SHAPE)).params:,}" in text
-    # Half of the channels on both sides of a convolution leave a quarter of its weights.
-    left = [int(percent) for percent in re.findall(r"(?:parameters|MACs) +[\d,]+ +[\d,]+ +(\d+)%", text)]
-    assert len(left) == 2
-    assert all(20 <= percent <= 35 for percent in left)
     assert max(map(len, text.splitlines())) <= 80
 
+    res = found.result
+    assert res.after.params <= 0.3 * res.before.params
+    assert res.verification < 1e-5
+    assert found.same_after_loading
+    assert found.before - found.after < 0.01
+    assert found.after > max(found.at_random)
 
-def test_the_network_is_the_same_every_time_and_leaves_the_random_numbers_alone() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    one, other = demo.network().state_dict(), demo.network().state_dict()
-    assert torch.equal(torch.rand(1), expected)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    words = " ".join(text.split())
+    assert f"{found.before:.2%} before, {found.after:.2%} after" in words
+    assert f"{sum(found.at_random) / 2:.2%} on average over 2 choices" in words
+    assert f"differ by {res.verification:.0e} (relative)" in words
+    assert magnitude(res.after.params) in words
+    assert "the same outputs, bit by bit" in words
+    vacuous = " and ".join(row.name for row in res.rows if row.dropped >= 1)
+    assert f"For {vacuous} that is 1 or more, which promises nothing." in words
+
+
+def test_accuracy() -> None:
+    images, labels = digits("test")
+    right = sum(int(lenet5()(image[None]).argmax()) == int(label) for image, label in zip(images[:30], labels[:30]))
+    assert demo.accuracy(lenet5(), images[:30], labels[:30]) == right / 30

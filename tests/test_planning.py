@@ -121,7 +121,8 @@ def test_the_draft_tells_of_every_group() -> None:
     planned = {group.name: len(group.kept) for group in draft.plan.groups}
     for row in draft.rows:
         assert row.after == planned.get(row.name, row.before) and 0 < row.mass <= row.before
-        assert (row.eps > 0 and row.dropped > 0) == (row.after < row.before)
+        assert (row.eps > 0) == (row.dropped > 0)  # only what matters is missed: silent channels may go
+    assert any(row.dropped > 0 for row in draft.rows)
     assert any("vacuous" in note for note in draft.notes)
     assert any("8 points are few" in note for note in draft.notes)
 

@@ -50,3 +50,10 @@ def test_silence_zeroes_what_readers_would_read(units: set[int]) -> None:
             untouched = torch.equal(tensors[name][:, i], NETWORK.state_dict()[name][:, i])
             assert untouched if i in units else not tensors[name][:, i].any()
     assert torch.equal(tensors["a.weight"], NETWORK.state_dict()["a.weight"])
+
+
+def test_silence_scales_a_group_that_stays_whole() -> None:
+    plan = sc.Plan.keeping(GRAPH, {"a": range(8)}, {"a": [2.0] * 8})
+    tensors = {name: tensor.clone() for name, tensor in NETWORK.state_dict().items()}
+    silence(tensors, plan)
+    assert torch.equal(tensors["b.weight"], 2 * NETWORK.state_dict()["b.weight"])

@@ -18,7 +18,7 @@ def follow_tensors(model: nn.Module, small: nn.Module, plan: Plan) -> None:
     names = {id(tensor): name for name, tensor in named_tensors(model).items()}
     for (path, before), after in zip(model.named_modules(), small.modules(), strict=True):
         if isinstance(after, _ConvNd):
-            _convolution(before, after, _kept_rows(before, names, plan))
+            _convolution(before, after, _kept_rows(before, names, plan, least_axes=2))
         elif isinstance(after, nn.Linear):
             after.out_features, after.in_features = after.weight.shape
         elif isinstance(after, nn.Embedding):
@@ -26,7 +26,7 @@ def follow_tensors(model: nn.Module, small: nn.Module, plan: Plan) -> None:
         elif isinstance(after, nn.PReLU):
             after.num_parameters = after.weight.shape[0]
         elif isinstance(after, nn.GroupNorm):
-            rows = _kept_rows(before, names, plan) or plan.kept.get(Slot(f"{path}.num_channels", 0))
+            rows = _kept_rows(before, names, plan, least_axes=1) or plan.kept.get(Slot(f"{path}.num_channels", 0))
             if rows:
                 after.num_groups = _groups_left(before.num_groups, before.num_channels, rows)
                 after.num_channels = len(rows)
@@ -51,11 +51,14 @@ def _norm(path: str, after: _NormBase, plan: Plan) -> None:
         after.num_features = len(plan.kept.get(Slot(f"{path}.num_features", 0), range(after.num_features)))
 
 
-def _kept_rows(module: nn.Module, names: dict[int, str], plan: Plan) -> Sequence[int] | None:
-    """The kept indices along the first axis of the module's weight, parametrized or not, tied or not."""
+def _kept_rows(module: nn.Module, names: dict[int, str], plan: Plan, least_axes: int) -> Sequence[int] | None:
+    """The kept indices along the first axis of the module's weight, parametrized or not, tied or not.
+
+    least_axes: tells a convolution's weight from its bias, which counts other channels if the layer is transposed.
+    """
     for tensor in [*module.parameters(recurse=False), *module.parameters()]:
         rows = plan.kept.get(Slot(names.get(id(tensor), ""), 0))
-        if rows is not None and tensor.shape[0] > 1:
+        if rows is not None and tensor.dim() >= least_axes and tensor.shape[0] > 1:
             return rows
     return None
 

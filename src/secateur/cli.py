@@ -177,9 +177,10 @@ def prune(
         )
         example = _example(shapes, calibration)
         status.update("tracing, measuring and cutting")
-        terminal = Console(stderr=True).is_terminal
+        terminal = status.console.is_terminal
         if terminal:  # the bar of the measuring pass comes instead: there is one live display at a time
             status.stop()
+            status.console.print("tracing, measuring and cutting", style="dim")
         res = pruned_by(
             network,
             calibration,
@@ -198,7 +199,7 @@ def prune(
             progress=terminal,
         )
         status.start()
-        status.update("timing both networks" if latency else "writing")
+        status.update("timing both networks" if latency else "finishing")
         times = _times(network, res.model, example) if latency else None
         head = {
             "model": model,
