@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 help: ## say what the targets do
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
 
-demo: $(VENV)/.package ## install into .venv; inspect and cut a small network and prove the cut
+demo: $(VENV)/.package ## install into .venv; prune a trained network on digits, and prove the cut
 	@$(BIN)/secateur demo
 
 test: lint types unit ## install into .venv with the test tools; lint, types, tests

@@ -360,31 +360,33 @@ def recorded(seed: int) -> list[dict[str, Any]]:
 
 def tables(rows: list[dict[str, Any]]) -> list[Table]:
     """The promise, and how loose it is."""
-    heads = ("layer", "n", "S", "delta", "eps")
     first = _table(
         "Violations in 1,000 draws with the m of the bound",
-        "U: channels expected to stay of n. half: partial with n/2 kept surely. derand: its own promise, at size U",
-        (*heads, "C", "m", "U", "rand", "partial", "half", "pivotal", "derand"),
+        "U: channels expected to stay, of n. half: partial, n/2 kept for sure. derand: its own promise",
+        ("layer", "n", "S", "delta", "eps", "C", "m", "U", "rand", "partial", "half", "pivotal", "derand"),
     )
     second = _table(
-        "How loose: the smallest m that would have done",
-        "U: channels expected to stay of n. sure n: so many derand needs for the same promise",
-        (*heads, "m", "U", "sure n", "least m", "its U", "ratio", "rand", "pivotal", "derand"),
+        "How loose: the least m that would have done, its U, and the m of the bound over it",
+        "error: what the bound gave. sure: channels derand needs. Right: violations at the least m",
+        ("layer", "S", "delta", "eps", "U", "error", "sure", "least", "its U", "ratio", "rand", "pivotal", "derand"),
     )
     for one in rows:
+        name = one["layer"].replace("lenet300100", "300-100")
         for row in one["rows"]:
             bound, need = row["bound"], row["needed"]
-            head = [one["layer"], str(one["units"]), *(str(row[key]) for key in ("sample", "delta", "eps"))]
-            sizes = [str(bound["m"]), f"{bound['expected_unique']:.1f}"] if bound else ["-", "-"]
-            ways = ("rand", "partial", "partial_half", "pivotal", "derand")
-            marks = [_mark(bound[way]) for way in ways] if bound else ["-"] * len(ways)
-            first.add_row(*head, f"{row['C']:.2f}" if bound else "inf", *sizes, *marks)
-            cells = ["-"] * 6
+            head = [str(row[key]) for key in ("sample", "delta", "eps")]
+            left, right, loose = ["inf", "-", "-", *"-----"], ["-"] * 3, ["-"] * 6
+            if bound:
+                unique = f"{bound['expected_unique']:.1f}"
+                ways = ("rand", "partial", "partial_half", "pivotal", "derand")
+                left = [f"{row['C']:.2f}", str(bound["m"]), unique, *(_mark(bound[way]) for way in ways)]
+                right = [unique, f"{bound['rand']['error_quantile']:.3f}", str(bound["derand_for_eps"]["size"])]
             if need:
                 seen = [need["rand"]["violations"], need["pivotal"]["violations"], need["derand"]["violations_of_eps"]]
                 ratio = f"{row['ratio']:.0f}" if bound else "-"
-                cells = [str(need["m"]), f"{need['expected_unique']:.1f}", ratio, *map(str, seen)]
-            second.add_row(*head, *sizes, str(bound["derand_for_eps"]["size"]) if bound else "-", *cells)
+                loose = [str(need["m"]), f"{need['expected_unique']:.1f}", ratio, *map(str, seen)]
+            first.add_row(name, str(one["units"]), *head, *left)
+            second.add_row(name, *head, *right, *loose)
         for table in (first, second):
             table.add_section()
     return [first, second]

@@ -221,7 +221,7 @@ def test_the_network_must_be_the_one_of_the_plan(tmp_path: Path) -> None:
     with pytest.raises(sc.SecateurError, match=r"leaves 4 along axis 0, the tensor has shape \(8"):
         save(tmp_path / "small.safetensors", normed(), plan)
     with pytest.raises(sc.SecateurError, match="removes nothing"):
-        save(tmp_path / "small.safetensors", normed(), sc.Plan((), {}, (), {}))
+        save(tmp_path / "small.safetensors", normed(), sc.Plan((), {}, (), {}, {}))
 
 
 def test_a_missing_folder_or_a_folder_instead_of_a_file(tmp_path: Path) -> None:

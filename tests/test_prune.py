@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_the_info_is_plain_data(pruned: sc.Pruned) -> None:
     assert [group["name"] for group in info["groups"]] == ["conv1", "conv2", "fc1"]
 
 
-def test_a_result_is_saved_and_loaded(pruned: sc.Pruned, tmp_path: Any) -> None:
+def test_a_result_is_saved_and_loaded(pruned: sc.Pruned, tmp_path: Path) -> None:
     sc.save(tmp_path / "small.safetensors", pruned)
     small = sc.load(tmp_path / "small.safetensors", lenet5())
     images, _ = digits("test")
@@ -71,7 +72,7 @@ def test_nothing_to_remove_gives_a_copy() -> None:
     assert all(row.after == row.before for row in res.rows)
 
 
-def test_groups_that_evaluation_does_not_read_stay_whole() -> None:
+def test_groups_that_evaluation_does_not_read_stay_whole(tmp_path: Path) -> None:
     class WithAuxiliary(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -86,6 +87,7 @@ def test_groups_that_evaluation_does_not_read_stay_whole() -> None:
     assert {row.name: row.after for row in res.rows}["c"] == 6
     assert any("c: read by no layer in evaluation" in note for note in res.notes)
     assert len(res.model.train()(digits("test")[0][:4])) == 2
+    sc.save(tmp_path / "small.safetensors", res)
 
 
 def test_more_than_one_device_type_is_not_assumed() -> None:

@@ -17,7 +17,13 @@ from secateur.ties import Slot
 from secateur.watch import Read
 
 COMPILED = not isinstance(native.library("shares"), str)
-WAYS = [pytest.param(shares._compiled, marks=pytest.mark.skipif(not COMPILED, reason="no compiler")), shares._chunked]
+
+
+def compiled(read: Read, unit_of: Tensor, best: Tensor, memory: int) -> None:
+    shares._compiled(read, shares._pack(read.weight, unit_of), best)
+
+
+WAYS = [pytest.param(compiled, marks=pytest.mark.skipif(not COMPILED, reason="no compiler")), shares._chunked]
 
 
 def by_loops(read: Read, unit_of: list[int]) -> list[float]:
@@ -105,7 +111,7 @@ def test_both_ways_agree_on_wide_layers(kernel: int, even: bool, single_channels
     read, unit_of = wide(kernel, even=even)
     unit_of = torch.arange(37) if single_channels else unit_of
     one, other = (torch.zeros(int(unit_of.max()) + 1, dtype=torch.float64) for _ in range(2))
-    shares._compiled(read, unit_of, one, 1 << 24)
+    compiled(read, unit_of, one, 1 << 24)
     shares._chunked(read, unit_of, other, 1 << 20)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
     assert not even or 0 < one.min() < one.max() < 0.9  # a test in which all are 1 would show nothing

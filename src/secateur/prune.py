@@ -51,7 +51,7 @@ class Pruned:
                     "name": row.name,
                     "before": row.before,
                     "after": row.after,
-                    "mass": row.mass,
+                    "mass": _plain(row.mass),
                     "eps": _plain(row.eps),
                     "dropped": row.dropped,
                 }
@@ -62,7 +62,7 @@ class Pruned:
 
     def summary(self) -> str:
         """A page of plain text: each group, the cost before and after, what was verified and what is promised."""
-        width = max([len(row.name) for row in self.rows], default=5)
+        width = max(5, *(len(row.name) for row in self.rows))
         lines = [f"{'group':{width}}  {'before':>6}  {'after':>6}  {'mass':>8}  {'eps':>8}  {'dropped':>8}"]
         for row in self.rows:
             error = ("-", "-") if row.after == row.before else (f"{row.eps:.3g}", f"{row.dropped:.3g}")

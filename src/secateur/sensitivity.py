@@ -240,6 +240,7 @@ class _Tally:
 def _run(network: nn.Module, batches: Iterable[Call], tally: _Tally, progress: bool) -> None:
     ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_available() and dist.is_initialized() else (1, 0)
     empty = True
+    watch = Watch(network, tally.wanted, tally.see)
     with mode(network, False), torch.no_grad(), _bar(progress) as advance:
         for whole in batches:
             empty = False
@@ -248,7 +249,7 @@ def _run(network: nn.Module, batches: Iterable[Call], tally: _Tally, progress: b
             if points:
                 args, kwargs = on_device_of(network, mine)
                 try:
-                    with Watch(network, tally.wanted, tally.see):
+                    with watch:
                         network(*args, **kwargs)
                 except SecateurError:
                     raise

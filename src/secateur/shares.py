@@ -1,11 +1,13 @@
 """The largest share that each channel has in what a layer computes: the inner loop of the sensitivity.
 
 A unit of channels j adds c_ijp to output i at patch p. Its share is |c| over the sum of all contributions of the same
-sign. `raise_shares` lifts the best share seen so far of every unit; there are two ways to the same numbers:
+sign. `Layer.raise_shares` lifts the best share seen so far of every unit. There are two ways to the same numbers:
 
 - `_compiled`: a fused loop in C++. One pass over a panel of patches sums z+ and z-, a second finds the shares. In the
   second a unit is looked at only where |w_ij| |a_jp| / z, which no share exceeds, lies above its best so far.
 - `_chunked`: plain torch on any device, in pieces that fit the memory given.
+
+A unit whose share has reached one cannot rise, and a unit that is silent has none: where all are such, nothing is done.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +26,7 @@ from secateur.watch import Read
 
 BLOCK = 4  # outputs that the C++ computes together
 DONE = 2.0  # above every share: a unit whose share nobody asks for
+PATCHES_PER_THREAD = 256
 
 
 def raise_shares(read: Read, unit_of: Tensor, best: Tensor, *, memory: int) -> None:
@@ -32,12 +36,18 @@ def raise_shares(read: Read, unit_of: Tensor, best: Tensor, *, memory: int) -> N
     best: the best share so far of each unit, in the reading's precision; `DONE` for a unit that is not asked for.
     memory: bytes that may be used beside the reading itself.
     """
+    rising = best[unit_of] < 1
+    if not rising.any() or not read.x[:, rising].any():
+        return
     library = native.library("shares") if read.x.device.type == "cpu" else "not on a CPU"
-    work = _compiled if isinstance(library, ctypes.CDLL) else _chunked
     points = max(1, int(memory // max(1, _bytes_per_point(read))))
+    packed = _pack(read.weight, unit_of) if isinstance(library, ctypes.CDLL) else None
     for first in range(0, len(read.x), points):
-        part = Read(read.slot, read.places, read.x[first : first + points], read.weight, read.stride, read.dilation)
-        work(part, unit_of, best, memory)
+        part = replace(read, x=read.x[first : first + points])
+        if packed is not None:
+            _compiled(part, packed, best)
+        else:
+            _chunked(part, unit_of, best, memory)
 
 
 def _bytes_per_point(read: Read) -> int:
@@ -46,45 +56,57 @@ def _bytes_per_point(read: Read) -> int:
     return values * read.x.element_size() + 16 * math.prod(read.patches)
 
 
-def _compiled(read: Read, unit_of: Tensor, best: Tensor, memory: int) -> None:
-    order = unit_of.argsort(stable=True)
-    sizes = torch.bincount(unit_of)
-    kernel = math.prod(read.weight.shape[2:])
-    x = read.x.contiguous()
-    rows, patches = _offsets(x, read, order)
-    weight = read.weight[:, order].flatten(1)  # [outputs, rows], rows of a unit side by side
-    start = F.pad((sizes * kernel).cumsum(0), (1, 0))
-    blocks = -(-len(weight) // BLOCK)
-    full = F.pad(weight, (0, 0, 0, blocks * BLOCK - len(weight)))
-    packed = full.view(blocks, BLOCK, -1).transpose(1, 2).contiguous()
-    squares = torch.zeros(len(full), len(sizes), dtype=x.dtype).index_add_(
-        1, unit_of[order].repeat_interleave(kernel), full.square()
+@dataclass(frozen=True)
+class _Packed:
+    """A weight as the C++ reads it: the rows (channel, kernel place) of a unit side by side, outputs in blocks."""
+
+    order: Tensor  # channels, unit by unit
+    start: Tensor  # [units + 1], the first row of each unit
+    weight: Tensor  # [blocks, rows, BLOCK]
+    norms: Tensor  # [blocks, units], the largest norm of a unit's weights in the block
+
+
+def _pack(weight: Tensor, unit_of: Tensor) -> _Packed:
+    order, sizes = unit_of.argsort(stable=True), torch.bincount(unit_of)
+    outputs, kernel = len(weight), math.prod(weight.shape[2:])
+    blocks = -(-outputs // BLOCK)
+    full = F.pad(weight[:, order].flatten(1), (0, 0, 0, blocks * BLOCK - outputs))
+    squares = full.new_zeros(len(full), len(sizes))
+    squares.index_add_(1, unit_of[order].repeat_interleave(kernel), full.square())
+    return _Packed(
+        order=order,
+        start=F.pad((sizes * kernel).cumsum(0), (1, 0)),
+        weight=full.view(blocks, BLOCK, -1).transpose(1, 2).contiguous(),
+        norms=squares.sqrt_().view(blocks, BLOCK, -1).amax(1).contiguous(),
     )
-    norms = squares.sqrt_().view(blocks, BLOCK, -1).amax(1).contiguous()
-    sums = _signed_sums(read, x) if kernel == 1 and len(sizes) == x.shape[1] else None
+
+
+def _compiled(read: Read, packed: _Packed, best: Tensor) -> None:
+    x, units, outputs = read.x.contiguous(), len(best), len(read.weight)
+    rows, patches = _offsets(x, read, packed.order)
     places = math.prod(read.patches)
-    where = None
-    if sums is not None:
+    sums = where = None
+    if units == x.shape[1] and math.prod(read.weight.shape[2:]) == 1:
+        sums = _signed_sums(read, x)
         where = (torch.arange(len(x))[:, None] * sums[0].numel() + torch.arange(places)).flatten()
     entry = getattr(native.library("shares"), "shares_f64" if x.dtype == torch.float64 else "shares_f32")
-    entry.restype = ctypes.c_int
-    threads = max(1, min(torch.get_num_threads(), len(patches) // 64))
-    bests = [best.clone() for _ in range(threads)]
+    threads = max(1, min(torch.get_num_threads(), len(patches) // PATCHES_PER_THREAD))
+    bests = [best, *(best.clone() for _ in range(threads - 1))]
+    tensors = [_pointer(t) for t in (x, rows, patches, packed.weight, packed.norms, packed.start, sums, where)]
 
     def run(part: int) -> int:
         first, last = (len(patches) * p // threads for p in (part, part + 1))
-        return int(
-            entry(
-                *(_pointer(t) for t in (x, rows, patches, packed, norms, start, sums, where)),
-                *(ctypes.c_int64(n) for n in (places, len(weight) * places, len(sizes), len(weight), first, last)),
-                _pointer(bests[part]),
-            )
-        )
+        numbers = (ctypes.c_int64(n) for n in (places, outputs * places, units, outputs, first, last))
+        return int(entry(*tensors, *numbers, _pointer(bests[part])))
 
-    with ThreadPoolExecutor(threads) as pool:
-        if any(pool.map(run, range(threads))):
-            raise MemoryError("the share kernel found no memory")
-    for other in bests:
+    if threads == 1:
+        failed = run(0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            failed = any(pool.map(run, range(threads)))
+    if failed:
+        raise MemoryError("the share kernel found no memory")
+    for other in bests[1:]:
         torch.maximum(best, other, out=best)
 
 

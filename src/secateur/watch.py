@@ -64,8 +64,14 @@ class Watch(TorchFunctionMode):
         self.wanted = wanted  # parameter name -> its slots
         self.see = see
         tensors = named_tensors(model)
-        self.shapes = {name: tensors[name].shape for name in wanted}
-        self.known = {id(tensors[name]): Known(tensors[name], name, _places(tensors[name])) for name in wanted}
+        self.tensors = {name: tensors[name] for name in wanted}
+        self.known = {id(tensor): Known(tensor, name, _places(tensor)) for name, tensor in self.tensors.items()}
+
+    def __enter__(self) -> Watch:
+        """Forget what earlier passes computed from the parameters."""
+        for key in [key for key, known in self.known.items() if known.tensor is not self.tensors[known.name]]:
+            del self.known[key]
+        return super().__enter__()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -119,7 +125,7 @@ class Watch(TorchFunctionMode):
 
     def _slots(self, name: str, index: Tensor) -> Iterator[tuple[Slot, Tensor]]:
         """The wanted slots that run along these elements of a tensor, and the index of each along the slot."""
-        shape = self.shapes[name]
+        shape = self.tensors[name].shape
         for slot in self.wanted[name]:
             places = index // math.prod(shape[slot.axis + 1 :]) % shape[slot.axis]
             if len(places.unique()) == shape[slot.axis]:

@@ -84,4 +84,4 @@ class PFP:
 
 
 def _whole(draws: Array) -> int:
-    return max(1, int(min(draws, select.MOST_DRAWS)))
+    return max(1, int(min(float(draws), select.MOST_DRAWS)))

@@ -45,104 +45,157 @@ template <typename Real> struct Kernel {
         }
     }
 
-    static int run(const Real *x, const int64_t *row_offset, const int64_t *patch_offset, const Real *w,
-                    const Real *norm, const int64_t *start, const Real *z, const int64_t *z_offset, int64_t z_stride,
-                    int64_t z_half, int64_t units, int64_t outputs, int64_t first, int64_t last, Real *share)
+    // What of `share` cannot rise any more; it is 1 but for rounding.
+    static constexpr Real full() { return 1 - 4 * (sizeof(Real) == 4 ? Real(1.2e-7) : Real(2.3e-16)); }
+
+    // Where the patches of a panel lie; there are `n` of them, and zeros stand for the rest.
+    struct Places {
+        const int64_t *at;
+        int n;
+        bool run[WIDE / LANES];  // the patches of a vector lie side by side
+
+        Places(const int64_t *at, int n) : at(at), n(n)
+        {
+            for (int v = 0; v < WIDE / LANES; v++)
+                run[v] = (v + 1) * LANES <= n && at[(v + 1) * LANES - 1] - at[v * LANES] == LANES - 1;
+        }
+
+        void copy(Real *to, const Real *from) const
+        {
+            for (int v = 0; v < WIDE / LANES; v++) {
+                if (run[v])
+                    store(to + v * LANES, load(from + at[v * LANES]));
+                else
+                    for (int q = v * LANES; q < (v + 1) * LANES; q++) to[q] = q < n ? from[at[q]] : 0;
+            }
+        }
+    };
+
+    // The norm of one unit's rows at each patch; says whether any is above zero.
+    static bool norms(Real *size, const Real *a, int64_t rows)
+    {
+        Real most = 0;
+        for (int v = 0; v < WIDE; v += LANES) {
+            Vec sum{};
+            for (int64_t r = 0; r < rows; r++) sum += load(a + r * WIDE + v) * load(a + r * WIDE + v);
+            for (int q = 0; q < LANES; q++) {
+                size[v + q] = std::sqrt(sum[q]);
+                most = size[v + q] > most ? size[v + q] : most;
+            }
+        }
+        return most > 0;
+    }
+
+    // z+ and z- of BLOCK outputs: the sums of the contributions of all units, by sign.
+    static void sums(Real *plus, Real *minus, const Real *w, const Real *a, const int64_t *start, int64_t units)
+    {
+        memset(plus, 0, sizeof(Real) * BLOCK * WIDE);
+        memset(minus, 0, sizeof(Real) * BLOCK * WIDE);
+        for (int64_t j = 0; j < units; j++)
+            for (int v = 0; v < WIDE; v += PAIR * LANES) {
+                Vec c[BLOCK][PAIR];
+                contributions(c, w + start[j] * BLOCK, a + start[j] * WIDE + v, start[j + 1] - start[j]);
+                for (int b = 0; b < BLOCK; b++)
+                    for (int u = 0; u < PAIR; u++) {
+                        Real *p = plus + b * WIDE + v + u * LANES, *m = minus + b * WIDE + v + u * LANES;
+                        store(p, load(p) + larger(c[b][u], Vec{}));
+                        store(m, load(m) - smaller(c[b][u], Vec{}));
+                    }
+            }
+    }
+
+    // Put 1/z in the place of z, 0 for 0, and the largest of each patch into `top`.
+    static void invert(Real *z, Real *top)
+    {
+        for (int q = 0; q < WIDE; q++) top[q] = 0;
+        for (int b = 0; b < 2 * BLOCK; b++)
+            for (int q = 0; q < WIDE; q++) {
+                Real t = z[b * WIDE + q];
+                t = t > 0 ? 1 / t : 0;
+                z[b * WIDE + q] = t;
+                top[q] = t > top[q] ? t : top[q];
+            }
+    }
+
+    // Some share of the unit in the block may lie above `best`: |c| is at most the product of the norms.
+    static bool may_rise(const Real *size, const Real *top, Real weight, Real best)
+    {
+        Longs hit{};
+        for (int v = 0; v < WIDE; v += LANES)
+            hit |= (Longs)(weight * load(size + v) * load(top + v) > Vec{} + best);
+        int64_t any = 0;
+        for (int q = 0; q < BYTES / 8; q++) any |= hit[q];
+        return any != 0;
+    }
+
+    // The largest share of the unit in the outputs of a block.
+    static Real best_share(const Real *over_plus, const Real *over_minus, const Real *w, const Real *a, int64_t rows)
+    {
+        Vec found{};
+        for (int v = 0; v < WIDE; v += PAIR * LANES) {
+            Vec c[BLOCK][PAIR];
+            contributions(c, w, a + v, rows);
+            for (int b = 0; b < BLOCK; b++)
+                for (int u = 0; u < PAIR; u++) {
+                    found = larger(found, c[b][u] * load(over_plus + b * WIDE + v + u * LANES));
+                    found = larger(found, -c[b][u] * load(over_minus + b * WIDE + v + u * LANES));
+                }
+        }
+        Real best = 0;
+        for (int q = 0; q < LANES; q++) best = found[q] > best ? found[q] : best;
+        return best;
+    }
+
+    static int run(
+        const Real *x, const int64_t *row_offset, const int64_t *patch_offset,
+        const Real *w,         // [blocks][rows][BLOCK]
+        const Real *norm,      // [blocks][units]: the largest norm of the unit's weights among the outputs of the block
+        const int64_t *start,  // [units + 1]: the first row of each unit
+        const Real *z, const int64_t *z_offset, int64_t z_stride, int64_t z_half,  // z+ and, z_half on, z-, if known
+        int64_t units, int64_t outputs, int64_t first, int64_t last, Real *share)
     {
         const int64_t rows = start[units], blocks = (outputs + BLOCK - 1) / BLOCK;
         Real *a = (Real *)aligned_alloc(64, sizeof(Real) * WIDE * (size_t)(rows + units + blocks * (2 * BLOCK + 1)));
-        if (!a) return -1;
-        Real *size = a + rows * WIDE;
-        Real *over = size + units * WIDE;
-        Real *most = over + blocks * 2 * BLOCK * WIDE;
+        int64_t *open = (int64_t *)malloc(sizeof(int64_t) * (size_t)units);
+        if (!a || !open) return -1;
+        Real *size = a + rows * WIDE;                   // [units][WIDE]
+        Real *over = size + units * WIDE;               // [blocks][2][BLOCK][WIDE]
+        Real *most = over + blocks * 2 * BLOCK * WIDE;  // [blocks][WIDE]
         for (int64_t p = first; p < last; p += WIDE) {
             const int n = last - p < WIDE ? (int)(last - p) : WIDE;
-            const int64_t *at = patch_offset + p;
-            bool runs[WIDE / LANES];
-            for (int v = 0; v < WIDE / LANES; v++)
-                runs[v] = (v + 1) * LANES <= n && at[(v + 1) * LANES - 1] - at[v * LANES] == LANES - 1;
-            for (int64_t r = 0; r < rows; r++) {
-                const Real *from = x + row_offset[r];
-                Real *to = a + r * WIDE;
-                for (int v = 0; v < WIDE / LANES; v++) {
-                    if (runs[v]) store(to + v * LANES, load(from + at[v * LANES]));
-                    else
-                        for (int q = v * LANES; q < (v + 1) * LANES; q++) to[q] = q < n ? from[at[q]] : 0;
-                }
-            }
+            const Places here(patch_offset + p, n);
+            for (int64_t r = 0; r < rows; r++) here.copy(a + r * WIDE, x + row_offset[r]);
+            int64_t left = 0;  // units whose share may still rise, here
             for (int64_t j = 0; j < units; j++)
-                for (int v = 0; v < WIDE; v += LANES) {
-                    Vec sum{};
-                    for (int64_t r = start[j]; r < start[j + 1]; r++) {
-                        Vec t = load(a + r * WIDE + v);
-                        sum += t * t;
-                    }
-                    for (int q = 0; q < LANES; q++) size[j * WIDE + v + q] = std::sqrt(sum[q]);
-                }
+                if (share[j] < full() && norms(size + j * WIDE, a + start[j] * WIDE, start[j + 1] - start[j]))
+                    open[left++] = j;
+            if (!left) continue;
             for (int64_t k = 0; k < blocks; k++) {
-                Real *zp = over + k * 2 * BLOCK * WIDE, *zn = zp + BLOCK * WIDE, *top = most + k * WIDE;
+                Real *plus = over + k * 2 * BLOCK * WIDE, *minus = plus + BLOCK * WIDE;
                 if (z) {
-                    for (int b = 0; b < BLOCK; b++)
-                        for (int q = 0; q < WIDE; q++) {
-                            bool real = k * BLOCK + b < outputs && q < n;
-                            const Real *from = z + (real ? z_offset[p + q] + (k * BLOCK + b) * z_stride : 0);
-                            zp[b * WIDE + q] = real ? from[0] : 0;
-                            zn[b * WIDE + q] = real ? from[z_half] : 0;
-                        }
+                    const Places there(z_offset + p, n);
+                    for (int b = 0; b < BLOCK; b++) {
+                        const int64_t i = k * BLOCK + b < outputs ? k * BLOCK + b : outputs - 1;  // twice does no harm
+                        there.copy(plus + b * WIDE, z + i * z_stride);
+                        there.copy(minus + b * WIDE, z + i * z_stride + z_half);
+                    }
                 } else {
-                    memset(zp, 0, sizeof(Real) * 2 * BLOCK * WIDE);
-                    for (int64_t j = 0; j < units; j++) {
-                        const Real *wj = w + (k * rows + start[j]) * BLOCK;
-                        for (int v = 0; v < WIDE; v += PAIR * LANES) {
-                            Vec c[BLOCK][PAIR];
-                            contributions(c, wj, a + start[j] * WIDE + v, start[j + 1] - start[j]);
-                            for (int b = 0; b < BLOCK; b++)
-                                for (int u = 0; u < PAIR; u++) {
-                                    Real *plus = zp + b * WIDE + v + u * LANES, *minus = zn + b * WIDE + v + u * LANES;
-                                    store(plus, load(plus) + larger(c[b][u], Vec{}));
-                                    store(minus, load(minus) - smaller(c[b][u], Vec{}));
-                                }
-                        }
-                    }
+                    sums(plus, minus, w + k * rows * BLOCK, a, start, units);
                 }
-                for (int q = 0; q < WIDE; q++) top[q] = 0;
-                for (int b = 0; b < 2 * BLOCK; b++)
-                    for (int q = 0; q < WIDE; q++) {
-                        Real t = zp[b * WIDE + q];
-                        t = t > 0 ? 1 / t : 0;
-                        zp[b * WIDE + q] = t;
-                        top[q] = t > top[q] ? t : top[q];
-                    }
+                invert(plus, most + k * WIDE);
             }
-            for (int64_t j = 0; j < units; j++) {
-                const Real *sj = size + j * WIDE;
-                Real best = share[j];
-                for (int64_t k = 0; k < blocks; k++) {
-                    const Real *top = most + k * WIDE;
-                    const Real weight = norm[k * units + j];
-                    Longs hit{};
-                    for (int v = 0; v < WIDE; v += LANES)
-                        hit |= (Longs)(weight * load(sj + v) * load(top + v) > Vec{} + best);
-                    int64_t any = 0;
-                    for (int q = 0; q < BYTES / 8; q++) any |= hit[q];
-                    if (!any) continue;
-                    const Real *wj = w + (k * rows + start[j]) * BLOCK;
-                    const Real *rp = over + k * 2 * BLOCK * WIDE, *rn = rp + BLOCK * WIDE;
-                    Vec found{};
-                    for (int v = 0; v < WIDE; v += PAIR * LANES) {
-                        Vec c[BLOCK][PAIR];
-                        contributions(c, wj, a + start[j] * WIDE + v, start[j + 1] - start[j]);
-                        for (int b = 0; b < BLOCK; b++)
-                            for (int u = 0; u < PAIR; u++) {
-                                found = larger(found, c[b][u] * load(rp + b * WIDE + v + u * LANES));
-                                found = larger(found, -c[b][u] * load(rn + b * WIDE + v + u * LANES));
-                            }
-                    }
-                    for (int q = 0; q < LANES; q++) best = found[q] > best ? found[q] : best;
+            for (int64_t o = 0; o < left; o++) {
+                const int64_t j = open[o];
+                for (int64_t k = 0; k < blocks && share[j] < full(); k++) {
+                    if (!may_rise(size + j * WIDE, most + k * WIDE, norm[k * units + j], share[j])) continue;
+                    const Real *plus = over + k * 2 * BLOCK * WIDE;
+                    Real found = best_share(plus, plus + BLOCK * WIDE, w + (k * rows + start[j]) * BLOCK,
+                                            a + start[j] * WIDE, start[j + 1] - start[j]);
+                    share[j] = found > share[j] ? found : share[j];
                 }
-                share[j] = best;
             }
         }
+        free(open);
         free(a);
         return 0;
     }
