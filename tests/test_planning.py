@@ -93,6 +93,15 @@ def test_steps_measure_again() -> None:
     assert cost_of(several).params <= 0.2 * WHOLE.params
 
 
+def test_errors_of_several_steps_add_up() -> None:
+    several = Job.of(NETWORK, IMAGES, {"params": "15%"}, steps=3).draft()
+    found = sc.sensitivity(NETWORK, IMAGES)
+    for row in several.rows:
+        assert row.mass == pytest.approx(float(found[row.name].sum()))
+    once = {row.name: row.dropped for row in Job.of(NETWORK, IMAGES, {"params": "15%"}).draft().rows}
+    assert sum(row.dropped for row in several.rows) > 0.5 * sum(once.values())  # not of the last step alone
+
+
 def test_steps_multiply_their_scales() -> None:
     plan = sc.plan(NETWORK, IMAGES, {"params": "20%"}, steps=3, select="pivotal")
     assert cost_of(plan).params <= 0.2 * WHOLE.params

@@ -58,9 +58,9 @@ class GroupRow:
     name: str
     before: int
     after: int
-    mass: float  # sum of the sensitivities
-    eps: float  # relative error that a draw of this size promises, with probability 1 - delta
-    dropped: float  # sum of the sensitivities that went, times C: bounds the error of keeping the largest unscaled
+    mass: float  # sum of the sensitivities before any cut; NaN where no layer reads the group
+    eps: float = 0.0  # relative error that a draw of this size promises, with probability 1 - delta for each step
+    dropped: float = 0.0  # sum of the sensitivities that went, times C: bounds the error of keeping the largest
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,7 @@ class Job:
         whole_time = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
         kept = {group.name: list(range(group.size)) for group in self.graph.prunable}
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
+        rows: dict[str, GroupRow] = {g.name: GroupRow(g.name, g.size, g.size, math.nan) for g in self.graph.prunable}
         for step in range(1, self.steps + 1):
             so_far = Plan.keeping(self.graph, kept, scales)
             network = mask(self.model, so_far) if so_far.kept else base
@@ -174,16 +175,15 @@ class Job:
             chooser = _Chooser(self, sizes, growth, found, kept, scales)
             position = chooser.position(step / self.steps, whole_time)
             chosen = chooser.choose(position)
-            counts = growth.counts(position)
-            rows = self._rows(measured, found, counts, chosen)
+            rows |= self._rows(rows, found, growth.counts(position), chosen)
             kept, scales = chooser.applied(chosen)
         points = sum(batch_size(call) for call in self.calibration)
         return Draft(
             plan=Plan.keeping(self.graph, kept, scales),
-            rows=rows,
+            rows=tuple(rows.values()),
             eps=growth.level(position),
             points=points,
-            notes=tuple(self._notes(rows, points)),
+            notes=tuple(self._notes(list(rows.values()), points)),
         )
 
     def _check_found(self, found: Mapping[str, Sensitivity]) -> None:
@@ -197,21 +197,23 @@ class Job:
 
     def _rows(
         self,
-        measured: Mapping[str, Sensitivity],
+        before: Mapping[str, GroupRow],
         found: Mapping[str, Sensitivity],
         counts: Mapping[str, int],
         chosen: Mapping[str, Selection],
-    ) -> tuple[GroupRow, ...]:
-        rows = []
-        for group in self.graph.prunable:
-            if group.name in found:
-                one, selection = found[group.name], chosen[group.name]
-                eps = float(self.method.eps(one, counts[group.name]))
-                dropped = self.method.bound(one, selection)
-                rows.append(GroupRow(group.name, group.size, len(selection.kept), one.mass, eps, dropped))
-            else:
-                rows.append(GroupRow(group.name, group.size, group.size, math.nan, 0.0, 0.0))
-        return tuple(rows)
+    ) -> dict[str, GroupRow]:
+        """What one step adds: errors of several steps add up."""
+        rows = {}
+        for name, one in found.items():
+            row, selection = before[name], chosen[name]
+            rows[name] = replace(
+                row,
+                after=len(selection.kept),
+                mass=one.mass if math.isnan(row.mass) else row.mass,
+                eps=row.eps + float(self.method.eps(one, counts[name])),
+                dropped=row.dropped + self.method.bound(one, selection),
+            )
+        return rows
 
     def _notes(self, rows: Sequence[GroupRow], points: int) -> list[str]:
         notes = list(self.graph.notes)
@@ -227,6 +229,8 @@ class Job:
                 f"in {len(vacuous)} of {len(cut_rows)} cut groups the promised error is vacuous ({bound} >= 1): "
                 "there the sizes are a well-founded guess, not a guarantee; measure the network on held-out data"
             )
+        if self.method.select == "pivotal" and cut_rows:
+            notes.append("eps is what rand promises at these sizes; pivotal varies less but has no bound of its own")
         least = points_needed(self.method.delta, max(row.before for row in rows))
         if points < least:
             notes.append(f"{points} points are few: delta = {self.method.delta:g} asks for at least {least}")
