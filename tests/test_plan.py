@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import torch
 from cases import build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,3 +108,32 @@ def test_a_random_plan_keeps_the_fraction_of_every_group(kept: float, seed: int)
 def test_a_fraction_must_be_one(kept: float) -> None:
     with pytest.raises(sc.SecateurError, match="kept is"):
         sc.random_plan(GRAPH, kept=kept)
+
+
+@pytest.mark.parametrize("name", ["plain", "residual", "dense_concat", "squeeze_excite"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_one_plan_after_another_is_one_plan(name: str, scaled: bool) -> None:
+    model, example = build(name)
+    first = some_plan(model, example, 0.7, scaled)
+    middle = sc.cut(model, first)
+    second = some_plan(middle, example, 0.6, scaled)
+    both = first.then(second)
+    wanted, found = sc.cut(middle, second).state_dict(), sc.cut(model, both).state_dict()
+    assert wanted.keys() == found.keys()
+    for key, tensor in wanted.items():
+        torch.testing.assert_close(found[key], tensor, rtol=1e-12, atol=0)
+    assert sc.verify(model, both, example) < 1e-9
+    assert sc.Plan.from_json(both.to_json()) == both
+
+
+def some_plan(model: Any, example: Any, share: float, scaled: bool) -> sc.Plan:
+    graph = sc.trace(model, example)
+    kept = {group.name: group.kept for group in sc.random_plan(graph, kept=share, seed=3).groups}
+    scales = {name: [1.0 + 0.5 * i for i in range(len(units))] for name, units in kept.items()}
+    return sc.Plan.keeping(graph, kept, scales if scaled else None)
+
+
+def test_plans_that_do_not_follow_each_other_are_refused() -> None:
+    plan = sc.Plan.keeping(GRAPH, {"a": [0, 3, 5]})
+    with pytest.raises(sc.SecateurError, match="the second plan expects shape"):
+        plan.then(plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,6 +86,41 @@ class Plan:
             example=graph.example,
             output=graph.output,
         )
+
+    def then(self, second: Plan) -> Plan:
+        """This plan, and then another one on the network it left: one plan for the original network.
+
+        >>> sc.cut(model, first.then(second))  # as sc.cut(sc.cut(model, first), second)
+        """
+        if self.output != "module" or second.output != "module":
+            raise SecateurError("only plans with output 'module' follow each other", remedy="plan in one step")
+        for name, shape in second.shapes.items():
+            if name in self.shapes and shape != self._shape_after(name):
+                raise SecateurError(
+                    f"the second plan expects shape {shape}, the first one leaves {self._shape_after(name)}",
+                    layer=name,
+                    remedy="make the second plan for the network that the first one leaves",
+                )
+        kept, scales = dict(self.kept), dict(self.scales)
+        for slot, indices in second.kept.items():
+            before = self.kept.get(slot, range(second.shapes[slot.parameter][slot.axis]))
+            kept[slot] = tuple(before[i] for i in indices)
+            if slot in self.scales or slot in second.scales:
+                old = self.scales.get(slot, (1.0,) * len(before))
+                new = second.scales.get(slot, (1.0,) * len(indices))
+                scales[slot] = tuple(old[i] * factor for i, factor in zip(indices, new, strict=True))
+        return replace(
+            self,
+            groups=_joined(self.groups, second.groups),
+            kept=dict(sorted(kept.items())),
+            scales=dict(sorted(scales.items())),
+            reads=tuple(sorted({*self.reads, *second.reads})),
+            shapes=dict(sorted({**second.shapes, **self.shapes}.items())),
+        )
+
+    def _shape_after(self, name: str) -> tuple[int, ...]:
+        axes = {slot.axis: len(indices) for slot, indices in self.kept.items() if slot.parameter == name}
+        return tuple(axes.get(axis, size) for axis, size in enumerate(self.shapes[name]))
 
     def to_json(self) -> str:
         """The plan as text; `from_json` gives it back."""
@@ -173,6 +208,26 @@ def _check_units(group: Group, units: Sequence[int]) -> None:
         raise SecateurError(
             "the plan keeps no channel: the layer would be empty", layer=group.name, remedy="keep at least one unit"
         )
+
+
+def _joined(first: tuple[PlannedGroup, ...], second: tuple[PlannedGroup, ...]) -> tuple[PlannedGroup, ...]:
+    """The groups of two plans, units counted as in the original network."""
+    groups = {group.name: group for group in first}
+    for group in second:
+        before = groups.get(group.name)
+        if before is None:
+            groups[group.name] = group
+            continue
+        old = before.scales or (1.0,) * len(before.kept)
+        new = group.scales or (1.0,) * len(group.kept)
+        scales = tuple(old[i] * factor for i, factor in zip(group.kept, new, strict=True))
+        groups[group.name] = PlannedGroup(
+            group.name,
+            before.size,
+            tuple(before.kept[i] for i in group.kept),
+            scales if before.scales or group.scales else (),
+        )
+    return tuple(groups.values())
 
 
 def _check_scales(group: Group, units: Sequence[int], scales: Sequence[float] | None) -> dict[int, float]:
