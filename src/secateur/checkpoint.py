@@ -7,8 +7,6 @@ The file is a safetensors file, so reading it runs no code. Its metadata hold "s
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 
 import secateur
 from secateur.errors import SecateurError, UsageError
+from secateur.files import write_whole
 from secateur.plan import Plan
 from secateur.program import duplicate, first_line, unwrap
 from secateur.surgery import cut
@@ -58,12 +57,7 @@ def save(path: str | Path, result: Any, plan: Plan | None = None, *, info: Mappi
             f"the network cannot be written down: {first_line(error)}",
             remedy="give an info of texts, finite numbers, lists and dicts, and tensors of a common dtype",
         ) from error
-    try:
-        _write(path, data)
-    except OSError as error:
-        raise SecateurError(
-            f"{path} cannot be written: {first_line(error)}", remedy="check the free space and the permissions there"
-        ) from error
+    write_whole(path, data)
 
 
 def load(path: str | Path, model: nn.Module) -> nn.Module:
@@ -173,19 +167,6 @@ def _check_cut(tensors: Mapping[str, Tensor], plan: Plan) -> None:
                 layer=slot.parameter,
                 remedy="save the network that cut(model, plan) gave, with the same plan",
             )
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write beside the file, then put it in its place: a reader sees the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _read(path: Path, *, tensors: bool = False) -> tuple[dict[str, str], dict[str, Tensor]]:

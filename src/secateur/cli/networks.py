@@ -1,11 +1,10 @@
-"""The command line: `secateur inspect`, `secateur prune`, `secateur demo`."""
+"""Commands for one network: `secateur inspect`, `secateur prune`, `secateur demo`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 from torch import nn
 
-from secateur import __version__
 from secateur import budget as budgets
 from secateur import demo as demonstration
 from secateur.calibration import Calibration, read_batches
 from secateur.checkpoint import save
+from secateur.cli.shared import AsJson, interruptible, plain_errors
 from secateur.cost import Latency, cost, latency
-from secateur.errors import SecateurError, UsageError
+from secateur.errors import UsageError
 from secateur.graph import Output
 from secateur.methods.pfp import Select
 from secateur.models import build, parse_shape
@@ -51,34 +50,10 @@ Keep = Annotated[
     list[str] | None,
     typer.Option(metavar="PATTERN", help="Layer name or pattern to keep whole; may be repeated."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 RANDOM_WEIGHTS = "the weights are random, so the choice means nothing; --weights FILE gives trained ones"
 
-app = typer.Typer(
-    help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"secateur {__version__}, torch {torch.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
-    ] = False,
-) -> None:
-    """Hold the options that come before a command."""
-
-
-@app.command()
 def inspect(
     model: Model,
     input: Input = None,
@@ -88,7 +63,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show which channels of MODEL can be cut, what they cost, and why the others stay."""
-    with _plain_errors(), Console(stderr=True).status("") as status:
+    with plain_errors(), Console(stderr=True).status("") as status:
         shapes = [parse_shape(text) for text in input or []]
         status.update(Text(f"making {model}"))
         network = build(model)
@@ -109,7 +84,6 @@ def inspect(
         console.print(groups.as_table(graph, counted, rows=None if all else ROWS))
 
 
-@app.command()
 def prune(
     model: Model,
     data: Annotated[
@@ -161,7 +135,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Make MODEL smaller until it fits a budget, and save it."""
-    with _plain_errors(), _interruptible(), Console(stderr=True).status("") as status:
+    with plain_errors(), interruptible(), Console(stderr=True).status("") as status:
         budget = _budget(params=params, macs=macs, latency=latency)
         if out is not None:
             _check_out(out, force)
@@ -223,31 +197,10 @@ def prune(
         _print_place(console, out)
 
 
-@app.command()
 def demo() -> None:
     """Prune a trained LeNet-5 on handwritten digits, and show what it costs, how well it reads and what is proved."""
-    with _plain_errors():
+    with plain_errors():
         demonstration.run(Console())
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Print our own errors without a traceback; exit with 2 for a wrong call, 1 for a failed job."""
-    try:
-        yield
-    except SecateurError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into a short message and the exit code that shells expect."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("interrupted: no half-written file is left", err=True)
-        raise typer.Exit(130) from None
 
 
 def _budget(**limits: str | None) -> dict[str, object]:

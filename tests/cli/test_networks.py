@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 import secateur as sc
-from secateur import __version__, cli
+from secateur import __version__
 from secateur.checkpoint import read_info, read_plan
-from secateur.cli import app
+from secateur.cli import app, networks
 from secateur.embedded import FOLDER, digits, lenet5
 from secateur.models import build
 
@@ -260,7 +260,7 @@ def test_an_existing_file_is_overwritten_only_by_force(file: Path, points: Path,
 def test_places_that_cannot_be_written_are_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "build", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr(networks, "build", lambda *_: pytest.fail("the work began"))
     for place, message in ((tmp_path / "nowhere" / "x", "there is no folder"), (tmp_path, "is a folder")):
         result = run("prune", *LENET, "--params", "30%", "--out", place)
         assert (result.exit_code, message in result.stderr) == (2, True)
@@ -270,7 +270,7 @@ def test_an_interrupted_prune_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "pruned_by", interrupt)
+    monkeypatch.setattr(networks, "pruned_by", interrupt)
     result = run("prune", *LENET, "--params", "30%", "--out", tmp_path / "small.safetensors")
     assert (result.exit_code, result.stdout) == (130, "")
     assert "interrupted" in result.stderr and "Traceback" not in result.stderr
