@@ -7,9 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
+import safetensors
+import torch
 
 from secateur.errors import SecateurError
-from secateur.files import read_json, write_json, write_whole
+from secateur.files import read_json, tensor_file, write_json, write_whole
 
 
 def test_content_replaces_content(tmp_path: Path) -> None:
@@ -56,3 +58,14 @@ def test_json_that_is_none_is_said(tmp_path: Path) -> None:
     for name in ("a", "none"):
         with pytest.raises(SecateurError, match="cannot be read"):
             read_json(tmp_path / name)
+
+
+def test_tensor_files_are_the_same_for_the_same_content(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2, dtype=torch.float16)}
+    notes = {"x": "1", "y": 'a "ü"', "z": "3" * 100, "secateur": "1"}
+    made = {tensor_file(tensors, notes) for _ in range(20)}
+    assert len(made) == 1
+    (tmp_path / "a.safetensors").write_bytes(made.pop())
+    with safetensors.safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert file.metadata() == notes
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in tensors.items())

@@ -194,6 +194,49 @@ def test_weights(file: Path, kind: str) -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
+def test_weights_of_a_parallel_wrapper_in_half_precision(file: Path) -> None:
+    state = nn.DataParallel(build(f"{file}:make")).state_dict()
+    state = {name: torch.rand_like(tensor).half() for name, tensor in state.items()}
+    assert all(name.startswith("module.") for name in state)
+    torch.save({"state_dict": state}, file.parent / "state.th")
+    model = build(f"{file}:make", weights=file.parent / "state.th")
+    assert model.conv.weight.dtype == torch.float32
+    assert all(torch.equal(tensor, state[f"module.{name}"].float()) for name, tensor in model.state_dict().items())
+
+
+def test_weights_of_a_model_that_is_itself_a_wrapper(file: Path) -> None:
+    file.write_text("from torch import nn\ndef make():\n    return nn.DataParallel(nn.Linear(2, 2))\n")
+    state = nn.DataParallel(nn.Linear(2, 2)).state_dict()
+    torch.save(state, file.parent / "state.pt")
+    model = build(f"{file}:make", weights=file.parent / "state.pt")
+    assert torch.equal(model.module.weight, state["module.weight"])
+
+
+def test_a_checkpoint_of_an_older_torch_has_no_batch_counts(tmp_path: Path) -> None:
+    state = {name: tensor for name, tensor in build("zoo:resnet20").state_dict().items() if "num_batches" not in name}
+    torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}}, tmp_path / "old.th")
+    model = build("zoo:resnet20", tmp_path / "old.th")
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
+
+
+class Trap:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_weights_that_would_run_code_are_not_opened(file: Path) -> None:
+    path, trace = file.parent / "state.pt", file.parent / "ran"
+    torch.save({"state_dict": {}, "args": Trap(trace)}, path)
+    text = refusal(f"{file}:make", SecateurError, path)
+    assert "holds more than tensors" in text and "torch.save its state dict alone" in text
+    assert not trace.exists()
+
+
 def test_weights_that_do_not_fit(file: Path) -> None:
     path = file.parent / "state.pt"
     assert "no weights file" in refusal(f"{file}:make", UsageError, path)

@@ -1,28 +1,32 @@
-"""Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.
+"""Cut whole filters out of trained PyTorch networks, and know how far the result can be trusted.
 
 >>> import secateur as sc
->>> graph = sc.trace(model, example)
->>> plan = sc.random_plan(graph, kept=0.5)
->>> small = sc.cut(model, plan)
->>> sc.verify(model, plan, data)
+>>> res = sc.prune(model, images, budget={"params": "40%"})
+>>> print(res.summary())
+>>> sc.save("small.safetensors", res)
 """
 
+from secateur import schedule
 from secateur.checkpoint import load, save
 from secateur.cost import Cost, Latency, cost, latency
 from secateur.errors import SecateurError
+from secateur.evaluate import Evaluation, evaluate
 from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan, random_plan
 from secateur.prune import Pruned, plan, prune
 from secateur.sensitivity import sensitivity
 from secateur.surgery import cut, cut_optimizer, mask, verify
+from secateur.sweep import sweep
 from secateur.ties import Reason, Slot
 from secateur.trace import trace
+from secateur.train import Training, train
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "ChannelGraph",
     "Cost",
+    "Evaluation",
     "Group",
     "Latency",
     "Plan",
@@ -30,9 +34,11 @@ __all__ = [
     "Reason",
     "SecateurError",
     "Slot",
+    "Training",
     "cost",
     "cut",
     "cut_optimizer",
+    "evaluate",
     "latency",
     "load",
     "mask",
@@ -40,7 +46,10 @@ __all__ = [
     "prune",
     "random_plan",
     "save",
+    "schedule",
     "sensitivity",
+    "sweep",
     "trace",
+    "train",
     "verify",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from secateur.data.pictures import SUFFIXES, fitted, open_picture
 from secateur.errors import SecateurError, UsageError
 from secateur.models import from_file
 from secateur.program import first_line, users_line
@@ -21,7 +22,6 @@ FORMS = (
     "name calibration data as a folder of images, a .npy, .npz, .safetensors, .pt or .pth file, "
     "path/to/file.py:factory or embedded:digits"
 )
-PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm"}
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 INPUTS, LABELS = ("x", "images"), ("y", "labels")
 ARRAYS = "store one array, or the arrays x and y, as .npy, .npz, .safetensors or with torch.save"
@@ -297,10 +297,10 @@ def _from_folder(folder: Path, wanted: _Request) -> Calibration:
             f"pictures do not fit an input of shape {shape}", remedy="pictures need 1 or 3 channels, height and width"
         )
     visible = (path for path in folder.rglob("*") if not path.name.startswith("."))
-    files = sorted(path for path in visible if path.suffix.lower() in PICTURES and path.is_file())
+    files = sorted(path for path in visible if path.suffix.lower() in SUFFIXES and path.is_file())
     if not files:
         raise SecateurError(
-            f"there is no picture in {folder}", remedy=f"put files there: {', '.join(sorted(PICTURES))}"
+            f"there is no picture in {folder}", remedy=f"put files there: {', '.join(sorted(SUFFIXES))}"
         )
     note = _note(scale)
     if scale is None and shape[0] == 3:
@@ -311,23 +311,8 @@ def _from_folder(folder: Path, wanted: _Request) -> Calibration:
 
 def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
     """One picture as floats from 0 to 1, resized by its short side and cropped at the centre."""
-    try:
-        from PIL import Image, ImageOps
-    except ModuleNotFoundError as error:
-        raise SecateurError("reading pictures needs Pillow", remedy="pip install pillow") from error
-    try:
-        with Image.open(path) as file:
-            if file.mode.startswith(("I", "F")):
-                raise ValueError("it has more than 8 bits per channel")  # Pillow would clip it, not scale it
-            fitted = ImageOps.fit(
-                file.convert("L" if shape[0] == 1 else "RGB"), (shape[2], shape[1]), Image.Resampling.BILINEAR
-            )
-    except Exception as error:
-        raise SecateurError(
-            f"{path} is not a picture that can be read: {first_line(error)}",
-            remedy="remove it, or store it again with 8 bits",
-        ) from error
-    pixels = torch.from_numpy(np.array(fitted)).float() / 255
+    picture = fitted(open_picture(path, "L" if shape[0] == 1 else "RGB"), (shape[2], shape[1]))
+    pixels = torch.from_numpy(np.array(picture)).float() / 255
     return pixels.unsqueeze(0) if shape[0] == 1 else pixels.permute(2, 0, 1)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import secateur
 from secateur.errors import SecateurError, UsageError
-from secateur.files import write_whole
+from secateur.files import tensor_file, write_whole
 from secateur.plan import Plan
 from secateur.program import duplicate, first_line, unwrap
 from secateur.surgery import cut
@@ -43,7 +43,7 @@ def save(path: str | Path, result: Any, plan: Plan | None = None, *, info: Mappi
     _check_cut(tensors, plan)
     versions = {"secateur": secateur.__version__, "torch": str(torch.__version__)}
     try:
-        data = safetensors.torch.save(
+        data = tensor_file(
             tensors,
             {
                 "secateur": VERSION,

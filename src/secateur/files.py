@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import safetensors.torch
+from torch import Tensor
 
 from secateur.errors import SecateurError
 
@@ -44,3 +48,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise SecateurError(f"{path} cannot be read: {error}", remedy="remove the file to have it made anew") from error
+
+
+def tensor_file(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a safetensors file, the same for the same content: the library itself shuffles the metadata."""
+    data = safetensors.torch.save(tensors, dict(metadata))
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + data[end:]

@@ -6,6 +6,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import pickle
+import re
 import sys
 import traceback
 import warnings
@@ -16,11 +18,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from secateur.errors import SecateurError, UsageError
 from secateur.zoo import NETWORKS
 
 FORMS = "name a model as zoo:lenet5, torchvision:resnet18, timm:resnet18 or path/to/file.py:factory"
+WRAPPER = "module."
 
 
 def build(name: str, weights: str | Path | None = None) -> nn.Module:
@@ -32,7 +36,8 @@ def build(name: str, weights: str | Path | None = None) -> nn.Module:
     >>> build("my/network.py:make_network")
 
     In a file of your own, the factory is a function without arguments, a class, or a ready `nn.Module`. Nothing is
-    downloaded. A weights file is a state dict, as safetensors or as `torch.save` wrote it.
+    downloaded. A weights file is a state dict, as safetensors or as `torch.save` wrote it; it may lie in a training
+    checkpoint under "state_dict", and its names may all begin with "module." as those of a parallel wrapper do.
     """
     source, _, rest = name.partition(":")
     path = name.rpartition(":")[0]
@@ -185,18 +190,36 @@ def _load(model: nn.Module, path: Path) -> None:
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise SecateurError(
-            f"{path} cannot be read as weights: {type(error).__name__}: {error}",
-            remedy="save them as safetensors, or with torch.save(model.state_dict(), path)",
-        ) from error
+        raise _unread(path, error) from error
     if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
         state = state["state_dict"]  # a training checkpoint: the weights among other things
+    if isinstance(state, dict) and _wrapped(state) and not _wrapped(model.state_dict()):
+        consume_prefix_in_state_dict_if_present(state, WRAPPER)
     try:
-        model.load_state_dict(state)
+        model.load_state_dict(state)  # which also casts, for instance from half precision
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SecateurError(
             f"{path} does not fit the model: {error}", remedy="give the weights of this model"
         ) from error
+
+
+def _wrapped(state: Mapping[str, Any]) -> bool:
+    """Whether all names begin as nn.DataParallel and DistributedDataParallel write them."""
+    return bool(state) and all(str(name).startswith(WRAPPER) for name in state)
+
+
+def _unread(path: Path, error: Exception) -> SecateurError:
+    """Say why a weights file cannot be read; one that holds Python objects is never opened."""
+    named = re.search(r"GLOBAL (\S+)", str(error))
+    if isinstance(error, pickle.UnpicklingError) and named:
+        return SecateurError(
+            f"{path} holds more than tensors ({named[1]}); opening it could run code of its maker's",
+            remedy="where you trust it, load it with weights_only=False and torch.save its state dict alone",
+        )
+    return SecateurError(
+        f"{path} cannot be read as weights: {type(error).__name__}: {error}",
+        remedy="save them as safetensors, or with torch.save(model.state_dict(), path)",
+    )
 
 
 def _factories(module: ModuleType, kind: type) -> list[str]:

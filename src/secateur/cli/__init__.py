@@ -1,4 +1,4 @@
-"""The command line: `secateur inspect`, `prune`, `demo`."""
+"""The command line: `secateur inspect`, `prune`, `train`, `sweep`, `report`, `demo`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import typer
 
 from secateur import __version__
-from secateur.cli import networks
+from secateur.cli import networks, runs
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
@@ -33,5 +33,5 @@ def options(
     """Hold the options that come before a command."""
 
 
-for command in (networks.inspect, networks.prune, networks.demo):
+for command in (networks.inspect, networks.prune, runs.train, runs.sweep, runs.report, networks.demo):
     app.command()(command)

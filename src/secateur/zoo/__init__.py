@@ -10,11 +10,17 @@ from functools import partial
 
 from torch import nn
 
+from secateur.zoo.deepknight import DeepKnight
+from secateur.zoo.densenet import DenseNetCifar
 from secateur.zoo.lenet import LeNet5, LeNet5Classic, LeNet300100
 from secateur.zoo.resnet import ResNetCifar
 from secateur.zoo.vgg import VGG16BN
+from secateur.zoo.wrn import WideResNet
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "deepknight": DeepKnight,
+    "densenet22": partial(DenseNetCifar, 22),
+    "densenet22-bc": partial(DenseNetCifar, 22, compact=True),
     "lenet300100": LeNet300100,
     "lenet5": LeNet5,
     "lenet5-classic": LeNet5Classic,
@@ -25,6 +31,17 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "resnet56-b": partial(ResNetCifar, 56, shortcut="B"),
     "resnet110-b": partial(ResNetCifar, 110, shortcut="B"),
     "vgg16-bn": VGG16BN,
+    "wrn16-8": partial(WideResNet, 16, 8),
 }
 
-__all__ = ["NETWORKS", "VGG16BN", "LeNet5", "LeNet5Classic", "LeNet300100", "ResNetCifar"]
+__all__ = [
+    "NETWORKS",
+    "VGG16BN",
+    "DeepKnight",
+    "DenseNetCifar",
+    "LeNet5",
+    "LeNet5Classic",
+    "LeNet300100",
+    "ResNetCifar",
+    "WideResNet",
+]

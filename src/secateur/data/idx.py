@@ -1,0 +1,101 @@
+"""MNIST and Fashion-MNIST: four idx files each, zipped or not."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secateur.data.base import Data, split
+from secateur.data.fetch import File, fetch
+from secateur.errors import SecateurError
+
+
+@dataclass(frozen=True)
+class IdxSet:
+    """Where a data set lies, and the checksums of its files."""
+
+    folder: str
+    hosts: tuple[str, ...]
+    classes: tuple[str, ...]
+    md5: dict[str, str]
+
+
+DIGITS = IdxSet(
+    "MNIST/raw",
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
+    tuple("0123456789"),
+    {
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+)
+FASHION = IdxSet(
+    "FashionMNIST/raw",
+    ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+    ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    {
+        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    },
+)
+
+
+def read_idx_set(known: IdxSet, part: str, root: Path, seed: int, download: bool) -> Data:
+    """Read one part; its pixels are scaled from 0 to 1 and no further, as the LeNet in the package wants them.
+
+    >>> read_idx_set(DIGITS, "test", Path("data"), seed=0, download=False).images.shape
+    torch.Size([10000, 1, 28, 28])
+    """
+    kind = "t10k" if part == "test" else "train"
+    names = [f"{kind}-images-idx3-ubyte.gz", f"{kind}-labels-idx1-ubyte.gz"]
+    paths = [_present(root / known.folder, name) for name in names]
+    if None in paths:
+        files = [File(f"{known.folder}/{n}", known.md5[n], tuple(host + n for host in known.hosts)) for n in names]
+        fetch([file for file, path in zip(files, paths) if path is None], root, download)
+    images, labels = (read_idx(path or root / known.folder / name) for name, path in zip(names, paths))
+    if images.dim() != 3 or labels.shape != images.shape[:1] or not len(labels) or labels.max() > 9:
+        raise SecateurError(
+            f"{root / known.folder} has images {tuple(images.shape)} and labels {tuple(labels.shape)} for {kind!r}",
+            remedy="remove the files of this data set, so that they are fetched again",
+        )
+    data = Data(images.unsqueeze(1), labels.long(), (0.0,), (1.0,), known.classes)
+    return data if part == "test" else data.take(split(len(data), part, seed))
+
+
+def _present(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / name.removesuffix(".gz")) if path.is_file()), None)
+
+
+def read_idx(path: Path) -> Tensor:
+    """Read an idx file of bytes: two zeros, the type, the number of axes, each size, then the values.
+
+    >>> read_idx(Path("data/MNIST/raw/t10k-labels-idx1-ubyte.gz")).shape
+    torch.Size([10000])
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        zeros, kind, axes = struct.unpack(">HBB", content[:4])
+        start = 4 + 4 * axes
+        shape = struct.unpack(f">{axes}I", content[4:start])
+        if zeros or kind != 8:
+            raise ValueError("it does not begin as an idx file of bytes does")
+        if len(content) - start != math.prod(shape):
+            raise ValueError(f"it has {len(content) - start} values, its head says {math.prod(shape)}")
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise SecateurError(
+            f"{path} cannot be read: {error}", remedy="remove it, so that it is fetched again"
+        ) from error
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())

@@ -1,0 +1,108 @@
+"""Several processes that work on one thing: who is who, sums over all, and what all must agree on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from secateur.errors import SecateurError
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of `world` processes, and the device it should use."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes files and shows progress."""
+        return self.rank == 0
+
+
+@contextlib.contextmanager
+def distributed() -> Iterator[Process]:
+    """Join the other processes that `torchrun` started, and part from them at the end; without torchrun, be alone.
+
+    >>> with distributed() as process:
+    ...     mine = Batches(images, shard=(process.rank, process.world))
+    ...     train(network.to(process.device), mine, settings)
+
+    Within another one, or where torch.distributed is initialised already, nothing is joined or parted from.
+    """
+    started = _under_torchrun() and not in_use()
+    if started:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield this_process()
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+def this_process() -> Process:
+    """Who this process is."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if not in_use():
+        return Process(0, 1, device)
+    return Process(dist.get_rank(), dist.get_world_size(), device)
+
+
+def in_use() -> bool:
+    """Whether several processes, or one that could be several, have joined."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def sum_over_all(values: list[float], device: torch.device) -> list[float]:
+    """Each value, summed over the processes."""
+    if not in_use():
+        return values
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return [float(value) for value in total]
+
+
+def check_agreement(values: dict[str, int], device: torch.device, remedy: str) -> None:
+    """Refuse to go on where the processes differ in a number that must be common: they would wait for ever."""
+    if not in_use():
+        return
+    own = torch.tensor(list(values.values()), device=device)
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
+    for name, each in zip(values, torch.stack(found, 1).tolist(), strict=True):
+        if len(set(each)) > 1:
+            raise SecateurError(f"the processes differ in {name}: {each}", layer="distributed", remedy=remedy)
+
+
+def copy_from_first(tensors: list[Tensor]) -> None:
+    """Give every process the values of the first one."""
+    if in_use():
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+
+
+def wait_for_all(device: torch.device) -> None:
+    """Go on when every process has come this far."""
+    sum_over_all([0.0], device)
+
+
+def parallel(model: nn.Module, device: torch.device) -> nn.Module:
+    """The network, its gradients averaged over the processes."""
+    if not in_use():
+        return model
+    return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+
+
+def _under_torchrun() -> bool:
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return dist.is_available() and all(name in os.environ for name in names)

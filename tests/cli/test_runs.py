@@ -1,0 +1,64 @@
+"""`secateur train`, `sweep` and `report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_runs import write_digits, write_recipe
+from typer.testing import CliRunner
+
+from secateur.cli import app
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    write_digits(folder / "data")
+    write_recipe(folder)
+    return folder
+
+
+def call(place: Path, *arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "80", "SECATEUR_DATA": str(place / "data")}).invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_train_then_sweep_then_report(place: Path) -> None:
+    recipe, out = str(place / "small.yaml"), str(place / "run")
+    short = ["--set", "train.epochs=1", "--set", "retrain.epochs=0"]
+    code, text = call(place, "train", recipe, "--out", out, *short)
+    assert code == 0 and "small, network 0: test error" in text
+    code, text = call(place, "sweep", recipe, "--out", out, *short)
+    assert code == 2 and "--resume" in text
+    code, text = call(place, "sweep", recipe, "--out", out, "--resume", *short)
+    assert code == 0 and "done: network 0, pfp" in text and "parameters removed" in text
+    code, again = call(place, "report", out)
+    assert code == 0 and "unpruned test error" in again
+    code, text = call(place, "report", out, "--json")
+    assert code == 0 and len(json.loads(text)["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["sweep", "lenet-5"], "did you mean lenet5"),
+        (["sweep", "lenet5", "--set", "train.epoch=3"], "there is no setting 'epoch'"),
+        (["sweep", "lenet5", "--set", "nonsense"], "is no assignment"),
+        (["report", "nowhere"], "there is no run in nowhere"),
+        (["sweep", "lenet5", "--engine", "cloud"], "--engine"),
+    ],
+)
+def test_wrong_calls(place: Path, arguments: list[str], text: str) -> None:
+    code, output = call(place, *arguments)
+    assert code == 2 and text in " ".join(output.split())
+
+
+def test_a_shortened_recipe_says_so(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "quick.yaml").write_text(
+        f"extends: {place / 'small.yaml'}\ndiffers: one epoch\nname: quick\ntrain: {{epochs: 1}}\n"
+        "retrain: {epochs: 0}\ntargets: [0.5]\n"
+    )
+    code, text = call(place, "sweep", str(tmp_path / "quick.yaml"), "--out", str(tmp_path / "run"), "--json")
+    assert code == 0 and "quick differs from the full recipe: one epoch" in " ".join(text.split())
