@@ -61,8 +61,8 @@ def network(name: str, data: Path | None) -> tuple[nn.Module, bool]:
     return model.float().eval(), True
 
 
-def images(side: int, count: int, data: Path | None) -> tuple[Tensor, bool]:
-    """Give real images where they are at hand, else noise."""
+def images(side: int, count: int, data: Path | None, *, scaled: bool = True) -> tuple[Tensor, bool]:
+    """Give real images where they are at hand, else noise; from 0 to 1, or scaled as for ImageNet."""
     if data is None:
         return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0)), False
     if side == 32:
@@ -74,6 +74,8 @@ def images(side: int, count: int, data: Path | None) -> tuple[Tensor, bool]:
 
         files = sorted((data / "imagenet-val-mini" / "calibration").iterdir())[:count]
         raw = torch.stack([torch.from_numpy(np.array(Image.open(f).convert("RGB"))).permute(2, 0, 1) for f in files])
+    if not scaled:
+        return raw / 255, True
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     return (raw / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1), True
 
@@ -86,7 +88,7 @@ def measure(name: str, threads: int, data: Path | None) -> dict[str, Any]:
     from secateur.sensitivity import measure as pass_over
 
     (model, trained), side = network(name, data), NETWORKS[name]
-    x, real = images(side, POINTS[side], data)
+    x, real = images(side, POINTS[side], data, scaled=name != "vgg16-bn")  # its weights want 0 to 1
     batches = [((part,), {}) for part in x.split(BATCH)]
     graph = sc.trace(model, x[:1])
     compiled_at = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -165,3 +166,17 @@ def test_threads_change_nothing() -> None:
     finally:
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiler")
+def test_a_packed_weight_is_used_again_only_if_it_is_the_same() -> None:
+    packs: dict[tuple[Slot, int], shares.Packed] = {}
+    read, unit_of = wide(3)
+    results = []
+    for weight in (read.weight, read.weight, read.weight * 2, read.weight[:, :, :1].contiguous()):
+        best, alone = torch.zeros(19, dtype=torch.float64), torch.zeros(19, dtype=torch.float64)
+        raise_shares(replace(read, weight=weight), unit_of, best, memory=1 << 24, packs=packs)
+        raise_shares(replace(read, weight=weight), unit_of, alone, memory=1 << 24)
+        assert torch.equal(best, alone)
+        results.append(next(iter(packs.values())))
+    assert results[0] is results[1] is not results[2] and len(packs) == 1

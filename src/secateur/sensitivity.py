@@ -22,7 +22,7 @@ from secateur.batches import Call, batch_size, calls, example_of, on_device_of, 
 from secateur.errors import SecateurError
 from secateur.graph import ChannelGraph, Output
 from secateur.program import Example, first_line, mode, owner, revive, unwrap
-from secateur.shares import DONE, raise_shares
+from secateur.shares import DONE, Packed, raise_shares
 from secateur.ties import Slot
 from secateur.trace import trace
 from secateur.watch import Read, Watch
@@ -159,6 +159,7 @@ class _Tally:
     def __init__(self, graph: ChannelGraph, memory: int | None) -> None:
         self.memory = memory
         self.points = 0
+        self.packs: dict[tuple[Slot, int], Packed] = {}
         self.spans: dict[str, tuple[int, int]] = {}
         end = 0
         for group in graph.prunable:
@@ -204,7 +205,8 @@ class _Tally:
         asked = units < self.kept
         best = torch.full((len(units),), DONE, dtype=x.dtype, device=x.device)
         best[asked.to(x.device)] = self.best[units[asked]].to(x)
-        raise_shares(read, unit_of.to(x.device), best, memory=self.memory or _free(x.device))
+        memory = self.memory or _free(x.device)
+        raise_shares(read, unit_of.to(x.device), best, memory=memory, packs=self.packs)
         self.best[units[asked]] = best.cpu().double()[asked]
         places = 1
         for n in read.patches:

@@ -22,26 +22,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateur import native
+from secateur.ties import Slot
 from secateur.watch import Read
 
-BLOCK = 4  # outputs that the C++ computes together
+BLOCK = 6  # outputs that the C++ computes together
 DONE = 2.0  # above every share: a unit whose share nobody asks for
-PATCHES_PER_THREAD = 256
+PANEL = 32  # patches that are worth a thread of their own,
+WORK = 2_000_000  # and multiplications
+KEPT = 256 << 20  # bytes of packed weights that are kept
 
 
-def raise_shares(read: Read, unit_of: Tensor, best: Tensor, *, memory: int) -> None:
+def raise_shares(
+    read: Read, unit_of: Tensor, best: Tensor, *, memory: int, packs: dict[tuple[Slot, int], Packed] | None = None
+) -> None:
     """Lift `best[u]` to the largest share of unit u in this reading.
 
     unit_of: for each channel of the reading its unit, 0, 1, ... without gaps.
     best: the best share so far of each unit, in the reading's precision; `DONE` for a unit that is not asked for.
     memory: bytes that may be used beside the reading itself.
+    packs: keeps what is prepared for a layer from one call to the next.
     """
     rising = best[unit_of] < 1
     if not rising.any() or not read.x[:, rising].any():
         return
     library = native.library("shares") if read.x.device.type == "cpu" else "not on a CPU"
     points = max(1, int(memory // max(1, _bytes_per_point(read))))
-    packed = _pack(read.weight, unit_of) if isinstance(library, ctypes.CDLL) else None
+    packed = _packed(read, unit_of, {} if packs is None else packs) if isinstance(library, ctypes.CDLL) else None
     for first in range(0, len(read.x), points):
         part = replace(read, x=read.x[first : first + points])
         if packed is not None:
@@ -57,23 +63,37 @@ def _bytes_per_point(read: Read) -> int:
 
 
 @dataclass(frozen=True)
-class _Packed:
+class Packed:
     """A weight as the C++ reads it: the rows (channel, kernel place) of a unit side by side, outputs in blocks."""
 
+    source: int  # the address of the weight
     order: Tensor  # channels, unit by unit
     start: Tensor  # [units + 1], the first row of each unit
     weight: Tensor  # [blocks, rows, BLOCK]
     norms: Tensor  # [blocks, units], the largest norm of a unit's weights in the block
 
 
-def _pack(weight: Tensor, unit_of: Tensor) -> _Packed:
+def _packed(read: Read, unit_of: Tensor, packs: dict[tuple[Slot, int], Packed]) -> Packed:
+    """The packed weight, from before if it is the same one."""
+    key = read.slot, int(read.places[0])  # of the groups of a layer, the first channel tells which
+    found = packs.get(key)
+    if found is not None and found.source == read.weight.data_ptr():
+        return found
+    made = _pack(read.weight, unit_of)
+    if sum(pack.weight.nbytes for pack in packs.values()) + made.weight.nbytes <= KEPT:
+        packs[key] = made
+    return made
+
+
+def _pack(weight: Tensor, unit_of: Tensor) -> Packed:
     order, sizes = unit_of.argsort(stable=True), torch.bincount(unit_of)
     outputs, kernel = len(weight), math.prod(weight.shape[2:])
     blocks = -(-outputs // BLOCK)
     full = F.pad(weight[:, order].flatten(1), (0, 0, 0, blocks * BLOCK - outputs))
     squares = full.new_zeros(len(full), len(sizes))
     squares.index_add_(1, unit_of[order].repeat_interleave(kernel), full.square())
-    return _Packed(
+    return Packed(
+        source=weight.data_ptr(),
         order=order,
         start=F.pad((sizes * kernel).cumsum(0), (1, 0)),
         weight=full.view(blocks, BLOCK, -1).transpose(1, 2).contiguous(),
@@ -81,7 +101,7 @@ def _pack(weight: Tensor, unit_of: Tensor) -> _Packed:
     )
 
 
-def _compiled(read: Read, packed: _Packed, best: Tensor) -> None:
+def _compiled(read: Read, packed: Packed, best: Tensor) -> None:
     x, units, outputs = read.x.contiguous(), len(best), len(read.weight)
     rows, patches = _offsets(x, read, packed.order)
     places = math.prod(read.patches)
@@ -90,7 +110,8 @@ def _compiled(read: Read, packed: _Packed, best: Tensor) -> None:
         sums = _signed_sums(read, x)
         where = (torch.arange(len(x))[:, None] * sums[0].numel() + torch.arange(places)).flatten()
     entry = getattr(native.library("shares"), "shares_f64" if x.dtype == torch.float64 else "shares_f32")
-    threads = max(1, min(torch.get_num_threads(), len(patches) // PATCHES_PER_THREAD))
+    work = len(patches) * packed.weight.numel()
+    threads = max(1, min(torch.get_num_threads(), len(patches) // PANEL, work // WORK))
     bests = [best, *(best.clone() for _ in range(threads - 1))]
     tensors = [_pointer(t) for t in (x, rows, patches, packed.weight, packed.norms, packed.start, sums, where)]
 

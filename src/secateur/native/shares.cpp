@@ -9,7 +9,7 @@ constexpr int BYTES = 64;
 #else
 constexpr int BYTES = 32;
 #endif
-constexpr int BLOCK = 4;  // outputs that are computed together
+constexpr int BLOCK = 6;  // outputs that are computed together
 constexpr int PAIR = 2;   // vectors of patches that are computed together
 
 template <typename Real> struct Lanes;
