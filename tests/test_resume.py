@@ -117,6 +117,16 @@ def test_more_epochs_may_be_asked_for(tmp_path: Path) -> None:
         train(model, Epochs(), replace(SETTINGS, epochs=3), state_path=tmp_path / "state")
 
 
+def test_the_scale_of_half_precision_goes_on(tmp_path: Path) -> None:
+    settings, counts = replace(SETTINGS, amp="fp16"), []
+    for epochs in (2, 4):
+        train(network(), Epochs(), replace(settings, epochs=epochs), state_path=tmp_path / "state")
+        state = resume.read(tmp_path / "state", _run(settings))
+        assert state
+        counts.append(state.scaler["_growth_tracker"])  # steps since the scale last changed
+    assert counts[1] == counts[0] + 8
+
+
 def test_a_finished_run_is_only_loaded(tmp_path: Path) -> None:
     model, again = network(), network()
     first = train(model, Epochs(), SETTINGS, state_path=tmp_path / "state", validation=list(Epochs().epoch(9)))

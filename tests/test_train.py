@@ -301,6 +301,17 @@ def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
     assert len((tmp_path / "state.l").read_text().splitlines()) == 4
 
 
+def _train_norms() -> dict[str, Tensor]:
+    model = network()
+    with distributed() as process:
+        train(model, Epochs(rank=process.rank, world=process.world), PLAIN)
+    return weights(model)
+
+
+def test_processes_end_with_the_same_statistics_of_norms(tmp_path: Path) -> None:
+    assert same(*in_two_processes(_train_norms, tmp_path))
+
+
 def _uneven() -> str:
     with distributed() as process:
         try:
