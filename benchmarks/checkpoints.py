@@ -1,6 +1,6 @@
 """Evaluate the public CIFAR-10 checkpoints on the 10,000 test images, through the package's own loader and data.
 
-python benchmarks/checkpoints.py --data DIR      # DIR has cifar-10-batches-py and weights; writes results/checkpoints.json
+python benchmarks/checkpoints.py --data DIR      # has cifar-10-batches-py and weights; writes results/checkpoints.json
 """
 
 from __future__ import annotations
