@@ -55,5 +55,5 @@ $(VENV)/.package: $(SETUP) | $(BIN)/python
 
 $(VENV)/.tools: $(VENV)/.package
 	@echo '== installing the test tools'
-	@$(INSTALL) --editable '.[dev,zoo]'
+	@$(INSTALL) --editable '.[dev,onnx,zoo]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import tracemalloc
@@ -16,15 +17,20 @@ from scipy import stats
 
 from secateur.bounds import (
     Hybrid,
+    _net_at_most,
     clopper_pearson,
     derandomized,
     draws_for,
+    drop_bound,
     eps_of,
     excess,
     expected_unique,
     hybrid,
+    mean_bound,
     order_statistic,
+    points_for_drop,
     points_for_order_statistic,
+    points_for_rate,
     points_needed,
     sample_complexity,
 )
@@ -265,6 +271,98 @@ def test_the_excess_is_an_order_statistic_and_at_least_1() -> None:
         excess(np.ones(58), 0.05, 0.05)
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 14])
+@pytest.mark.parametrize("delta", [0.5, 0.1, 1e-3])
+def test_the_drop_bound_covers_exactly(n: int, delta: float) -> None:
+    """For all outcomes of n pairs: those whose bound is below the truth have a probability of at most delta."""
+    outcomes = [(b, c) for b in range(n + 1) for c in range(n + 1 - b)]
+    bounds = np.array([drop_bound(b, c, n, delta) for b, c in outcomes])
+    ways = np.array([math.comb(n, b) * math.comb(n - b, c) for b, c in outcomes], dtype=float)
+    b, c = np.array(outcomes).T
+    worst = 0.0
+    for loss in np.linspace(0, 1, 41):
+        for gain in np.linspace(0, 1 - loss, 41):
+            chance = ways * loss**b * gain**c * max(0.0, 1 - loss - gain) ** (n - b - c)
+            assert chance.sum() == pytest.approx(1)
+            worst = max(worst, float(chance[bounds < loss - gain - 1e-12].sum()))
+    assert worst <= delta
+    if n == 14:
+        assert worst > delta / 20  # and it is not wasteful
+
+
+def net_at_most(net: int, n: int, loss: Fraction, gain: Fraction) -> Fraction:
+    """P(losses - gains <= net), exactly."""
+    total = Fraction(0)
+    for b in range(n + 1):
+        for c in range(max(0, b - net), n + 1 - b):
+            total += math.comb(n, b) * math.comb(n - b, c) * loss**b * gain**c * (1 - loss - gain) ** (n - b - c)
+    return total
+
+
+@pytest.mark.parametrize(("losses", "gains"), [(0, 0), (3, 0), (2, 2), (0, 3), (4, 1)])
+@pytest.mark.parametrize("delta", [0.05, 1e-6])
+def test_the_drop_bound_solves_its_equation(losses: int, gains: int, delta: float) -> None:
+    """At the bound, with the largest rate of change, so small a drop has probability 0.9 delta: by exact sums."""
+    n = 50
+    q = Fraction(clopper_pearson(losses + gains, n, 0.1 * delta))
+    bound = Fraction(drop_bound(losses, gains, n, delta))
+    assert q < Fraction(1, 2)
+    for step in (Fraction(1, 10**7), Fraction(-1, 10**7)):
+        d = min(bound + step, q)
+        found = net_at_most(losses - gains, n, (q + d) / 2, (q - d) / 2)
+        assert (found < Fraction(9, 10) * Fraction(delta)) == (step > 0)
+
+
+@given(st.integers(2, 60), st.floats(0.001, 0.5), st.floats(-1, 1), st.integers(-20, 20))
+def test_a_larger_rate_of_change_hides_a_larger_drop(n: int, q: float, share: float, net: int) -> None:
+    """What the drop bound rests on: P(net or less) grows with q where the drop is at least (net + 1) / (n - 1)."""
+    d = q * share
+    if d < (net + 1) / (n - 1):
+        return
+    chances = [_net_at_most(net, n, rate, d, 1e-30) for rate in np.linspace(max(q, 1e-9), 0.5, 6)]
+    assert all(b >= a * (1 - 1e-9) - 1e-28 for a, b in itertools.pairwise(chances))
+
+
+def test_the_drop_bound_of_many_points_and_of_none_changed() -> None:
+    assert 0 < drop_bound(0, 0, 10**6, 1e-12) < 4e-5
+    assert drop_bound(1, 0, 1, 0.05) == drop_bound(0, 1, 1, 0.05) == 1.0
+    assert drop_bound(500, 500, 1000, 0.05) < 0.08  # every pair changed
+    assert drop_bound(0, 500, 1000, 0.05) < -0.4
+    assert drop_bound(30, 10, 10_000, 0.05) < drop_bound(30, 10, 10_000, 1e-3)
+
+
+def capital(values: list[float], m: float, delta: float) -> float:
+    """The best that betting against the mean m came to, as a slow loop."""
+    worth = best = 0.0
+    total, squares, variance = 0.0, 0.0, 0.01
+    for t, x in enumerate(values, 1):
+        stake = min(math.sqrt(2 * math.log(1 / delta) / (len(values) * variance)), 0.9 / (1 - m))
+        worth += math.log(1 + stake * (m - x))
+        best = max(best, worth) if t > 1 else worth
+        total += x
+        squares += (x - total / (t + 1)) ** 2
+        variance = (0.01 + squares) / (t + 1)
+    return best
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.sampled_from([0.3, 0.05, 1e-4]))
+def test_the_mean_bound_is_where_the_capital_reaches_its_goal(values: list[float], delta: float) -> None:
+    bound = mean_bound(np.array(values), delta)
+    assert bound >= np.mean(values) - 1e-12
+    if bound < 1 - 1e-9:
+        assert capital(values, bound + 1e-9, delta) >= -math.log(delta) - 1e-6
+    assert capital(values, bound - 1e-9, delta) <= -math.log(delta) + 1e-6
+
+
+def test_the_points_that_a_limit_takes() -> None:
+    assert points_for_rate(0.0, 0.05, 0.05) == 59
+    many = points_for_rate(0.01, 0.02, 1e-3)
+    assert many is not None and clopper_pearson(math.ceil(0.01 * many), many, 1e-3) <= 0.02
+    assert points_for_rate(0.02, 0.02, 0.05) is None and points_for_drop(0.03, 0.01, 0.02, 0.05) is None
+    few, more = points_for_drop(0.003, 0.001, 0.02, 1e-3), points_for_drop(0.003, 0.001, 0.01, 1e-3)
+    assert few is not None and more is not None and few < more < 10_000
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -285,6 +383,11 @@ def test_the_excess_is_an_order_statistic_and_at_least_1() -> None:
         (lambda: clopper_pearson(3, 2, 0.1), "3 of 2"),
         (lambda: clopper_pearson(0, 0, 0.1), "0 of 0"),
         (lambda: order_statistic(10, 0.0, 0.1), "level is 0.0"),
+        (lambda: drop_bound(3, 2, 4, 0.1), "3 losses and 2 gains in 4"),
+        (lambda: drop_bound(-1, 2, 4, 0.1), "-1 losses"),
+        (lambda: mean_bound(np.array([1.5]), 0.1), "numbers from 0 to 1"),
+        (lambda: mean_bound(np.array([math.nan]), 0.1), "numbers from 0 to 1"),
+        (lambda: mean_bound(np.array([]), 0.1), "numbers from 0 to 1"),
         (lambda: excess(np.array([math.nan]), 0.1, 0.1), "a ratio is negative or no number"),
     ],
 )

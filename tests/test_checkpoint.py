@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
 import json
 import os
+import platform
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +21,12 @@ import torch
 import torch.nn.functional as F
 from cases import IMAGE, Net, build
 from safetensors.torch import load_file, save_file
+from stored_networks import FOLDER, OUTPUTS, STORED, Normed, answer
 from torch import Tensor, nn
 
 import secateur as sc
+from fuzz_loader import Subject, judge
+from secateur import container
 from secateur.checkpoint import load, read_info, read_plan, save
 
 INPUT = IMAGE.float()
@@ -85,10 +94,17 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return mine.keys() == theirs.keys() and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
+@functools.cache
+def saved_bytes() -> bytes:
+    small, plan = trained(normed)
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder) / "small.safetensors", small, plan)
+        return (Path(folder) / "small.safetensors").read_bytes()
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    small, plan = trained(normed)
-    save(tmp_path / "small.safetensors", small, plan)
+    (tmp_path / "small.safetensors").write_bytes(saved_bytes())
     return tmp_path / "small.safetensors"
 
 
@@ -100,12 +116,12 @@ def refusal(path: Path, make: Callable[[], nn.Module] = normed) -> str:
 
 
 def altered(path: Path, change: Callable[[dict[str, Tensor]], Any] = lambda _: None, **metadata: str | None) -> Path:
-    """The same file with other tensors or other metadata."""
+    """The same file with other tensors or other metadata, and the checksums that belong to them."""
     with safetensors.safe_open(path, "pt") as file:
         found = {key: value for key, value in ({**file.metadata(), **metadata}).items() if value is not None}
     tensors = load_file(path)
     change(tensors)
-    save_file(tensors, path, found)
+    path.write_bytes(container.pack(tensors, found))
     return path
 
 
@@ -159,6 +175,22 @@ def test_a_tied_tensor_is_stored_once(tmp_path: Path) -> None:
     assert back.c.weight is back.b.weight
 
 
+class Versioned(Normed):
+    """Like torchvision's MNASNet, it asks which version of itself wrote the state."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state, prefix, local_metadata, *rest)
+
+
+def test_a_module_that_asks_for_its_version(tmp_path: Path) -> None:
+    small, plan = trained(Versioned)
+    save(tmp_path / "small.safetensors", small, plan)
+    assert same(small, load(tmp_path / "small.safetensors", Versioned()))
+
+
 def test_views_of_one_memory(tmp_path: Path) -> None:
     def make() -> nn.Module:
         network = normed()
@@ -198,15 +230,125 @@ def test_mixed_types_need_a_model_that_has_them(tmp_path: Path) -> None:
     assert same(small, load(tmp_path / "small.safetensors", make()))
 
 
+VERSIONS = {"secateur": sc.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
 def test_what_prune_gives_can_be_saved(tmp_path: Path) -> None:
     small, plan = trained(normed)
     path = tmp_path / "small.safetensors"
     save(path, SimpleNamespace(model=small, plan=plan, info={"model": "mine", "macs": [10, 5]}), info={"note": None})
-    versions = {"secateur": sc.__version__, "torch": str(torch.__version__)}
-    assert read_info(path) == {"model": "mine", "macs": [10, 5], "note": None, "versions": versions}
+    assert read_info(path) == {"model": "mine", "macs": [10, 5], "note": None, "versions": VERSIONS}
     assert same(small, load(path, normed()))
-    save(path, SimpleNamespace(model=small, plan=plan))
-    assert read_info(path) == {"versions": versions}
+    save(path, SimpleNamespace(model=small, plan=plan, sensitivities={"a": [0.5]}, certificate={"eps": 0.1}))
+    assert read_info(path) == {"sensitivities": {"a": [0.5]}, "certificate": {"eps": 0.1}, "versions": VERSIONS}
+
+
+def test_all_that_a_file_holds(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    network = normed()
+    res = sc.prune(network, INPUT, budget={"params": "70%"}, points=None)
+    found = sc.sensitivity(network, INPUT)
+    save(path, res, architecture="mine.py:make", sensitivities=found, certificate={"delta": 1e-3, "drop": [0.01, None]})
+    info = read_info(path)
+    assert info["architecture"] == "mine.py:make" and info["versions"] == VERSIONS
+    assert info["certificate"] == {"delta": 1e-3, "drop": [0.01, None]}
+    assert info["before"] == {"params": res.before.params, "macs": res.before.macs}
+    assert info["after"] == {"params": res.after.params, "macs": res.after.macs}
+    assert list(info["sensitivities"]) == list(found)
+    assert all(torch.tensor(info["sensitivities"][name], dtype=torch.float64).equal(found[name]) for name in found)
+    assert same(res.model, load(path, normed()))
+
+
+def test_the_checksums_are_the_documented_ones(tmp_path: Path) -> None:
+    small, plan = trained(tied)
+    path = tmp_path / "small.safetensors"
+    save(path, small, plan)
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    whole, kinds = hashlib.blake2b(digest_size=32), {torch.float32: "F32", torch.int64: "I64"}
+    for name, tensor in sorted(load_file(path).items()):
+        shape = ",".join(map(str, tensor.shape))
+        whole.update(f'["{name}","{kinds[tensor.dtype]}",[{shape}]]\n'.encode())
+        whole.update(tensor.numpy().tobytes())
+    assert metadata["tensor_checksum"] == whole.hexdigest()
+    seal = metadata.pop("metadata_checksum")
+    text = ",".join(f"{json.dumps(key)}:{json.dumps(metadata[key])}" for key in sorted(metadata))
+    assert seal == hashlib.blake2b(f"{{{text}}}".encode(), digest_size=32).hexdigest()
+
+
+def test_the_same_network_is_the_same_file(tmp_path: Path) -> None:
+    small, plan = trained(normed)
+    for name in "ab":
+        save(tmp_path / name, small, plan, info={"ü": "note"})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_repaired_network(tmp_path: Path) -> None:
+    """Its weights and statistics are not those of the cut original."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(3)
+        return Normed().eval()
+
+    plan = sc.random_plan(sc.trace(make(), INPUT))
+    small = sc.cut(make(), plan)
+    with torch.no_grad():
+        small.fc.weight.add_(torch.randn_like(small.fc.weight))
+        small.fc.bias.mul_(-3)
+        small.n.running_mean.add_(0.5)
+        small.n.running_var.mul_(1.7)
+        small.n.num_batches_tracked.add_(9)
+    save(tmp_path / "small.safetensors", small, plan)
+    back = load(tmp_path / "small.safetensors", make())
+    assert same(small, back) and torch.equal(small(INPUT), back(INPUT))
+    assert not torch.equal(sc.cut(make(), plan)(INPUT), back(INPUT))
+
+
+def test_a_file_that_names_its_network(tmp_path: Path) -> None:
+    path = FOLDER / "named.safetensors"
+    before = torch.random.get_rng_state()
+    back = load(path)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert same(back, load(path, STORED["named"].make()))
+    with pytest.raises(sc.SecateurError, match="does not say which network was cut"):
+        load(FOLDER / "plain.safetensors")
+    small, plan = trained(normed)
+    marker = tmp_path / "ran"
+    (tmp_path / "mine.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\ndef make(): ...\n")
+    for name in (f"{tmp_path}/mine.py:make", "mine.py:make", "os:system", ""):
+        save(tmp_path / "small.safetensors", small, plan, architecture=name)
+        with pytest.raises(sc.SecateurError, match="code that a file names is not run"):
+            load(tmp_path / "small.safetensors")
+        assert not marker.exists()
+    for name in ("zoo", "zoo:none", "zoo:lenet5", "torchvision:../x.py:make", "timm:hf-hub:a/b"):
+        save(tmp_path / "small.safetensors", small, plan, architecture=name)
+        with pytest.raises(sc.SecateurError, match=r"has no model|another network"):
+            load(tmp_path / "small.safetensors")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_files_of_earlier_days(name: str) -> None:
+    stored = STORED[name]
+    back = load(FOLDER / f"{name}.safetensors", stored.make())
+    wanted = torch.tensor(json.loads(OUTPUTS.read_text())[name], dtype=stored.kind)
+    # Another processor may round otherwise.
+    rtol = 1e-10 if stored.kind == torch.float64 else 1e-4
+    torch.testing.assert_close(torch.tensor(answer(stored, back), dtype=stored.kind), wanted, rtol=rtol, atol=rtol)
+    assert read_info(FOLDER / f"{name}.safetensors")["note"].startswith(f"the {name} network")
+
+
+def test_loading_needs_no_pickle_and_no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("called")
+
+    for module, name in ((torch, "load"), (torch.export, "export"), (torch.fx, "symbolic_trace")):
+        monkeypatch.setattr(module, name, refuse)
+    for module in ("pickle", "_pickle"):
+        for name in ("load", "loads", "Unpickler"):
+            monkeypatch.setattr(sys.modules[module], name, refuse)
+    for name, stored in STORED.items():
+        if stored.output == "module":
+            load(FOLDER / f"{name}.safetensors", stored.make())
 
 
 @pytest.mark.parametrize("result", [normed(), SimpleNamespace(model=normed()), {"model": 1}, None])
@@ -259,7 +401,7 @@ def test_a_failed_write_leaves_the_old_file(
     assert os.listdir(saved.parent) == [saved.name]
 
 
-@pytest.mark.parametrize("thing", ["complex", "sparse", "meta", "state", "info", "nan"])
+@pytest.mark.parametrize("thing", ["complex", "sparse", "meta", "state", "info", "deep", "nan", "weights", "order"])
 def test_what_cannot_be_written_leaves_the_old_file(saved: Path, thing: str) -> None:
     before = saved.read_bytes()
     small, plan = trained(normed)
@@ -274,6 +416,12 @@ def test_what_cannot_be_written_leaves_the_old_file(saved: Path, thing: str) -> 
         small.odd = Counting()
     elif thing == "info":
         info = {"path": saved}
+    elif thing == "deep":
+        info = {"lists": json.loads("[" * 40 + "]" * 40)}
+    elif thing == "weights":
+        small.a.weight.data[0] = float("nan")
+    elif thing == "order":
+        plan = dataclasses.replace(plan, kept={slot: indices[::-1] for slot, indices in plan.kept.items()})
     else:
         info = {"loss": float("nan")}
     with pytest.raises(sc.SecateurError) as caught:
@@ -283,9 +431,10 @@ def test_what_cannot_be_written_leaves_the_old_file(saved: Path, thing: str) -> 
     assert os.listdir(saved.parent) == [saved.name]
 
 
-def test_the_rights_of_a_new_file_are_the_usual_ones(saved: Path) -> None:
-    (saved.parent / "plain").touch()
-    assert saved.stat().st_mode == (saved.parent / "plain").stat().st_mode
+def test_the_rights_of_a_new_file_are_the_usual_ones(tmp_path: Path) -> None:
+    save(tmp_path / "small.safetensors", *trained(normed))
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "small.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
@@ -314,7 +463,7 @@ def test_files_of_others(tmp_path: Path) -> None:
 
 
 def test_a_newer_format(saved: Path) -> None:
-    assert "has version '99' of the format, this secateur reads '1'" in refusal(altered(saved, secateur="99"))
+    assert "has version '99' of the format, this secateur reads '2'" in refusal(altered(saved, secateur="99"))
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"schema": 1}', "[" * 100_000])
@@ -324,14 +473,117 @@ def test_a_damaged_plan(saved: Path, text: str | None) -> None:
 
 def test_a_plan_that_asks_for_the_impossible(saved: Path) -> None:
     plan = json.loads(read_plan(saved).to_json())
-    plan["output"], plan["example"] = "graph", {"shape": [1, 3, 8, 8], "dtype": "load"}
-    assert "cannot be followed on this model" in refusal(altered(saved, plan=json.dumps(plan)))
+    plan["output"], plan["example"] = "graph", {"shape": [1, 4, 8, 8], "dtype": "float32"}
+    assert "torch.export cannot follow it" in refusal(altered(saved, plan=json.dumps(plan)))
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "null"])
 def test_a_damaged_info(saved: Path, text: str | None) -> None:
     with pytest.raises(sc.SecateurError, match="is damaged: its info"):
         read_info(altered(saved, info=text))
+
+
+NASTY = {
+    "a negative index": lambda p: p["axes"]["a.weight"].update({"0": [-1, 0, 1, 2]}),
+    "an index out of range": lambda p: p["axes"]["a.weight"].update({"0": [0, 1, 2, 8]}),
+    "indices out of order": lambda p: p["axes"]["a.weight"]["0"].reverse(),
+    "an index twice": lambda p: p["axes"]["a.weight"].update({"0": [0, 1, 1, 2]}),
+    "no index": lambda p: p["axes"]["a.weight"].update({"0": []}),
+    "an index that is a number with a point": lambda p: p["axes"]["a.weight"].update({"0": [0.0, 1, 2, 3]}),
+    "a negative axis": lambda p: p["axes"]["a.weight"].update({"-1": [0]}),
+    "an axis too many": lambda p: p["axes"]["a.weight"].update({"9": [0]}),
+    "an axis that is a word": lambda p: p["axes"]["a.weight"].update({"x": [0]}),
+    "axes of an unknown tensor": lambda p: p["axes"].update({"../../etc/passwd": {"0": [0]}}),
+    "a tensor that the network does not have": lambda p: (
+        p["axes"].update({"../../etc/passwd": {"0": [0]}}),
+        p["shapes"].update({"../../etc/passwd": [4]}),
+    ),
+    "a shape without an axis": lambda p: p["shapes"].update(ghost=[4]),
+    "a huge shape": lambda p: p["shapes"].update({"a.weight": [2**62] * 4}),
+    "scales of the wrong length": lambda p: p["scales"].update({"b.weight": {"1": [1.0]}}),
+    "scales of an axis that stays": lambda p: p["scales"].update({"b.weight": {"0": [1.0]}}),
+    "a read that stays": lambda p: p["reads"].append(["b.weight", 0]),
+    "a read of a list": lambda p: p["reads"].append([["a"], 0]),
+    "a scale beyond all numbers": lambda p: p["scales"].update({"b.weight": {"1": [10**400] * 4}}),
+    "a shape of many axes": lambda p: p["shapes"].update({"a.weight": [8] * 500}),
+    "a read of nothing": lambda p: p["reads"].append(["a"]),
+    "an unknown output": lambda p: p.update(output="shell"),
+    "a group larger than itself": lambda p: p["groups"][0].update(size=1),
+    "a group with scales of the wrong length": lambda p: p["groups"][0].update(scales=[1.0]),
+    "a group without a name": lambda p: p["groups"][0].update(name=None),
+    "a name with control characters": lambda p: p["groups"][0].update(name="a\x1b[2J"),
+    "a huge example": lambda p: p.update(example={"shape": [10**6, 3, 1000, 1000], "dtype": "float32"}),
+    "an example of many parts": lambda p: p.update(example=[{"shape": [2**27], "dtype": "float32"}] * 3),
+    "an example of a strange type": lambda p: p.update(example={"shape": [1], "dtype": "load"}),
+    "an example of a strange shape": lambda p: p.update(example={"shape": "8", "dtype": "float32"}),
+    "an example of strange parts": lambda p: p.update(example={"call": "os.system"}),
+    "an old schema": lambda p: p.update(schema=1),
+    "an unknown schema": lambda p: p.update(schema=[2]),
+}
+
+
+@pytest.mark.parametrize("what", NASTY)
+def test_a_hostile_plan(saved: Path, what: str) -> None:
+    """The checksums are right: whoever wrote the file meant it."""
+    plan = json.loads(read_plan(saved).to_json())
+    NASTY[what](plan)
+    text = refusal(altered(saved, plan=json.dumps(plan)))
+    assert "is damaged" in text or "another network" in text
+    assert text.replace("\n  remedy", "").isprintable()
+
+
+@pytest.mark.parametrize("key", ["plan", "aliases", "info"])
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}', '{"a": ' + "[" * 100 + "]" * 100 + "}", '{"a": ' + "9" * 5000],
+)
+def test_hostile_json(saved: Path, key: str, text: str) -> None:
+    altered(saved, **{key: text})
+    with pytest.raises(sc.SecateurError, match=f"is damaged: its {key} cannot be read"):
+        {"plan": read_plan, "info": read_info, "aliases": lambda path: load(path, normed())}[key](saved)
+
+
+def test_an_altered_tensor_or_text_is_noticed(saved: Path) -> None:
+    data = saved.read_bytes()
+    header = container.read_header(saved)
+    for name, entry in header.entries.items():
+        place = len(header.raw) + entry.end - 1
+        saved.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert "its tensors do not have the checksum" in refusal(saved), name
+    place = data.index(b"versions")
+    saved.write_bytes(data[:place] + b"w" + data[place + 1 :])
+    for read in (read_plan, read_info, lambda path: load(path, normed())):
+        with pytest.raises(sc.SecateurError, match="its metadata do not have the checksum"):
+            read(saved)
+
+
+@pytest.mark.parametrize("key", ["tensor_checksum", "metadata_checksum"])
+def test_a_file_without_a_checksum(saved: Path, key: str) -> None:
+    with safetensors.safe_open(saved, "pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(saved), saved, {k: v for k, v in metadata.items() if k != key})
+    assert "is damaged" in refusal(saved)
+    save_file(load_file(saved), saved, {**metadata, "secateur": "1"})
+    assert "is damaged" in refusal(saved)  # one of the first format has none, and may not have a wrong one
+
+
+def test_nan_in_the_weights(saved: Path) -> None:
+    assert "NaN or infinite" in refusal(altered(saved, lambda t: t["a.weight"][0].fill_(float("nan"))))
+
+
+def test_a_file_too_large_for_the_network_is_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    altered(saved, lambda t: t.update({"a.bias": torch.rand(10**6)}))
+    monkeypatch.setattr(container, "read_tensors", lambda *_, **__: pytest.fail("read"))
+    assert "it has shape (1000000,), the network (4,)" in refusal(saved)
+
+
+@pytest.mark.parametrize("name", ["plain", "scales", "tied", "named", "format1"])
+def test_mutated_files_are_refused_or_harmless(name: str, tmp_path: Path) -> None:
+    """60 mutations of each of five files; benchmarks/fuzz_loader.py makes 10,000."""
+    subject = Subject.of(name)
+    outcomes = [judge(subject, seed, tmp_path / "mutant.safetensors") for seed in range(60)]
+    assert [found for found in outcomes if found.failed] == []
+    assert sum(found.outcome == "refused" for found in outcomes) >= 30
 
 
 @pytest.mark.parametrize("text", [None, "[]", '{"x": "nowhere"}', '{"x": ["a.bias"]}', '{"a.bias": "b.bias"}'])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
-import safetensors
-import torch
 
 from secateur.errors import SecateurError
-from secateur.files import read_json, tensor_file, write_json, write_whole
+from secateur.files import LEFTOVER_SECONDS, read_json, write_json, write_whole
 
 
 def test_content_replaces_content(tmp_path: Path) -> None:
@@ -60,12 +62,55 @@ def test_json_that_is_none_is_said(tmp_path: Path) -> None:
             read_json(tmp_path / name)
 
 
-def test_tensor_files_are_the_same_for_the_same_content(tmp_path: Path) -> None:
-    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2, dtype=torch.float16)}
-    notes = {"x": "1", "y": 'a "ü"', "z": "3" * 100, "secateur": "1"}
-    made = {tensor_file(tensors, notes) for _ in range(20)}
-    assert len(made) == 1
-    (tmp_path / "a.safetensors").write_bytes(made.pop())
-    with safetensors.safe_open(tmp_path / "a.safetensors", framework="pt") as file:
-        assert file.metadata() == notes
-        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in tensors.items())
+def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
+    path = tmp_path / "a[1]"
+    old, young, other = (tmp_path / f".{name}.{'0' * 31}{i}.tmp" for i, name in enumerate(["a[1]", "a[1]", "a1"]))
+    for leftover in (old, young, other):
+        leftover.write_text("half")
+    hours_ago = time.time() - 2 * LEFTOVER_SECONDS
+    os.utime(old, (hours_ago, hours_ago))
+    os.utime(other, (hours_ago, hours_ago))
+    write_whole(path, "whole")
+    assert {p.name for p in tmp_path.iterdir()} == {"a[1]", young.name, other.name}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    """20 processes, each killed at a random moment while it writes one of two contents over and over."""
+    path = tmp_path / "a"
+    contents = [bytes([letter]) * 1_000_000 for letter in b"01"]
+    write_whole(path, contents[0])
+    generator, found, halves = random.Random(0), set[bytes](), 0
+    for _ in range(20):
+        before, child = path.stat().st_ino, os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                while True:
+                    for content in contents:
+                        write_whole(path, content)
+            os._exit(1)
+        while path.stat().st_ino == before:  # until it is at work
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0.0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert path.read_bytes() in contents
+        found.add(path.read_bytes()[:1])
+        halves += any(p.name != "a" for p in tmp_path.iterdir())
+        for leftover in tmp_path.glob(".a.*"):
+            leftover.unlink()
+    assert found == {b"0", b"1"} and halves  # the kills did hit writers at work
+
+
+def test_the_folder_is_flushed_after_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+
+    def watched(handle: int) -> None:
+        order.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+
+    renamed = os.replace
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(os, "replace", lambda *names: (order.append("rename"), renamed(*names)))
+    write_whole(tmp_path / "a", "x")
+    assert order == ["file", "rename", "folder"]

@@ -50,7 +50,7 @@ def costliest_channel(resource: str) -> int:
 
 
 def test_a_budget_in_numbers() -> None:
-    assert 29_000 < cost_of(sc.plan(NETWORK, IMAGES, {"params": 30_000})).params <= 30_000
+    assert 29_000 < cost_of(sc.plan(NETWORK, IMAGES, {"params": 30_000}, method="pfp")).params <= 30_000
 
 
 def test_a_larger_budget_keeps_what_a_smaller_one_keeps() -> None:
@@ -62,7 +62,7 @@ def test_a_larger_budget_keeps_what_a_smaller_one_keeps() -> None:
 
 def test_derand_keeps_the_most_sensitive() -> None:
     found = sc.sensitivity(NETWORK, IMAGES)
-    for group in sc.plan(NETWORK, IMAGES, {"params": "30%"}).groups:
+    for group in sc.plan(NETWORK, IMAGES, {"params": "30%"}, method="pfp").groups:
         order = found[group.name].sort(descending=True, stable=True).indices[: len(group.kept)]
         assert set(group.kept) == set(order.tolist())
 
@@ -79,7 +79,7 @@ def test_all_of_it_may_remain() -> None:
 
 
 def test_floors_and_multiples() -> None:
-    plan = sc.plan(NETWORK, IMAGES, {"params": "30%"}, at_least={"conv*": 5}, round_to={"fc*": 8})
+    plan = sc.plan(NETWORK, IMAGES, {"params": "30%"}, method="pfp", at_least={"conv*": 5}, round_to={"fc*": 8})
     sizes = {group.name: len(group.kept) for group in plan.groups}
     assert sizes.get("conv1", 6) >= 5 and sizes["conv2"] >= 5
     assert sizes["fc1"] % 8 == 0 and sizes["fc2"] % 8 == 0
@@ -94,11 +94,11 @@ def test_steps_measure_again() -> None:
 
 
 def test_errors_of_several_steps_add_up() -> None:
-    several = Job.of(NETWORK, IMAGES, {"params": "15%"}, steps=3).draft()
+    several = Job.of(NETWORK, IMAGES, {"params": "15%"}, method="pfp", steps=3).draft()
     found = sc.sensitivity(NETWORK, IMAGES)
     for row in several.rows:
         assert row.mass == pytest.approx(float(found[row.name].sum()))
-    once = {row.name: row.dropped for row in Job.of(NETWORK, IMAGES, {"params": "15%"}).draft().rows}
+    once = {row.name: row.dropped for row in Job.of(NETWORK, IMAGES, {"params": "15%"}, method="pfp").draft().rows}
     assert sum(row.dropped for row in several.rows) > 0.5 * sum(once.values())  # not of the last step alone
 
 
@@ -125,7 +125,7 @@ def test_the_program_can_be_planned_for() -> None:
 
 
 def test_the_draft_tells_of_every_group() -> None:
-    draft = Job.of(NETWORK, IMAGES, {"params": "15%"}).draft()
+    draft = Job.of(NETWORK, IMAGES, {"params": "15%"}, method="pfp").draft()
     assert [row.name for row in draft.rows] == ["conv1", "conv2", "fc1", "fc2"]
     planned = {group.name: len(group.kept) for group in draft.plan.groups}
     for row in draft.rows:

@@ -16,7 +16,7 @@ from secateur.embedded import digits, lenet5
 
 @pytest.fixture(scope="module")
 def pruned() -> sc.Pruned:
-    return sc.prune(lenet5(), digits("calibration"), {"params": "25%"}, points=128)
+    return sc.prune(lenet5(), digits("calibration"), {"params": "25%"}, points=128, method="pfp")
 
 
 def test_the_result_is_smaller_verified_and_works(pruned: sc.Pruned) -> None:
@@ -72,7 +72,8 @@ def test_nothing_to_remove_gives_a_copy() -> None:
     assert all(row.after == row.before for row in res.rows)
 
 
-def test_groups_that_evaluation_does_not_read_stay_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["pfp", "residual"])
+def test_groups_that_evaluation_does_not_read_stay_whole(tmp_path: Path, method: str) -> None:
     class WithAuxiliary(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,7 +84,7 @@ def test_groups_that_evaluation_does_not_read_stay_whole(tmp_path: Path) -> None
             x = torch.relu(self.a(x)).mean((2, 3))
             return (self.b(x), self.d(torch.relu(self.c(x)))) if self.training else self.b(x)
 
-    res = sc.prune(WithAuxiliary(), digits("calibration"), {"params": "80%"}, points=16)
+    res = sc.prune(WithAuxiliary(), digits("calibration"), {"params": "80%"}, points=16, method=method)
     assert {row.name: row.after for row in res.rows}["c"] == 6
     assert any("c: read by no layer in evaluation" in note for note in res.notes)
     assert len(res.model.train()(digits("test")[0][:4])) == 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,9 +21,11 @@ from torch.utils import _pytree as pytree
 import secateur as sc
 from secateur import native
 from secateur.batches import calls
+from secateur.errors import UsageError
 from secateur.program import call_arguments
 from secateur.sensitivity import exceedance, measure, runnable
 
+KINDS = ["max", "mean", "rms", "q0.6"]
 READABLE = [name for name, case in CASES.items() if case.module]
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -46,8 +50,11 @@ def test_the_telling_network_tells() -> None:
     assert len(values) == 29 and ((values > 0.05) & (values < 0.95)).sum() > 20
 
 
-def by_silencing(model: nn.Module, graph: sc.ChannelGraph, example: Any) -> dict[str, list[float]]:
-    """Run every layer with the weights of one unit at a time, and compare with the sums over all units."""
+def by_silencing(model: nn.Module, graph: sc.ChannelGraph, example: Any) -> dict[str, dict[sc.Slot, Tensor]]:
+    """For every group and layer that reads it the shares [units, sites].
+
+    Every layer runs with the weights of one unit at a time, and is compared with the sums over all units.
+    """
     inputs: list[tuple[nn.Module, Tensor]] = []
     handles = [
         module.register_forward_pre_hook(lambda m, args: inputs.append((m, args[0])))
@@ -59,7 +66,7 @@ def by_silencing(model: nn.Module, graph: sc.ChannelGraph, example: Any) -> dict
         model(*args, **kwargs)
     for handle in handles:
         handle.remove()
-    best = {group.name: [0.0] * group.size for group in graph.prunable}
+    found: dict[str, dict[sc.Slot, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
     for layer, x in inputs:
         for slot in {slot for g in graph.prunable for slot, r in zip(g.slots, g.reads, strict=True) if r}:
             if model.get_parameter(slot.parameter) is not layer.weight:
@@ -67,11 +74,18 @@ def by_silencing(model: nn.Module, graph: sc.ChannelGraph, example: Any) -> dict
             units = _units(graph, slot)
             c = torch.stack([_alone(layer, x, slot.axis, indices) for _, _, indices in units])
             plus, minus = c.clamp(min=0).sum(0), (-c).clamp(min=0).sum(0)
-            shares = torch.where(c > 0, c / plus, torch.where(c < 0, -c / minus, 0.0)).flatten(1).amax(1)
-            for (owner, unit, _), share in zip(units, shares.tolist(), strict=True):
-                if owner in best:
-                    best[owner][unit] = max(best[owner][unit], share)
-    return best
+            shares = torch.where(c > 0, c / plus, torch.where(c < 0, -c / minus, 0.0)).flatten(1)
+            for group in graph.prunable:
+                at = [number for number, (owner, _, _) in enumerate(units) if owner == group.name]
+                if at:
+                    found[group.name][slot].append(shares[at])
+    return {name: {slot: torch.cat(parts, 1) for slot, parts in slots.items()} for name, slots in found.items()}
+
+
+def summed_up(slots: dict[sc.Slot, Tensor], kind: str) -> list[float]:
+    """The statistic of each unit; over the layers, its largest."""
+    how = {"max": lambda g: g.amax(1), "mean": lambda g: g.mean(1), "rms": lambda g: g.square().mean(1).sqrt()}[kind]
+    return torch.stack([how(shares) for shares in slots.values()]).amax(0).tolist()
 
 
 def _units(graph: sc.ChannelGraph, slot: sc.Slot) -> list[tuple[str, int, list[int]]]:
@@ -102,14 +116,110 @@ def _alone(layer: nn.Module, x: Tensor, axis: int, indices: list[int]) -> Tensor
 def test_every_wiring(name: str) -> None:
     model, example = build(name)
     graph = sc.trace(model, example)
-    found = sc.sensitivity(model, example, graph=graph)
-    if any(isinstance(m, nn.MultiheadAttention) or hasattr(m, "parametrizations") for m in model.modules()):
-        wanted = dict.fromkeys(found)  # layers whose weight is computed cannot be silenced this way
-    else:
-        wanted = by_silencing(model, graph, example)
-    for group in graph.prunable:
-        if wanted.get(group.name) and any(wanted[group.name]):
-            assert found[group.name].tolist() == pytest.approx(wanted[group.name], abs=1e-9)
+    computed = any(isinstance(m, nn.MultiheadAttention) or hasattr(m, "parametrizations") for m in model.modules())
+    shares = {} if computed else by_silencing(model, graph, example)  # a weight that is computed cannot be silenced
+    for kind in ("max", "mean", "rms"):
+        found = sc.sensitivity(model, example, graph=graph, kind=kind)
+        for group in graph.prunable:
+            if group.name in shares and any(summed_up(shares[group.name], "max")):
+                assert found[group.name].tolist() == pytest.approx(summed_up(shares[group.name], kind), abs=1e-9)
+
+
+def test_the_groups_of_a_layer_are_sites_side_by_side() -> None:
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(6, 8, 2, groups=2).double()
+    model = nn.Sequential(nn.Conv2d(3, 6, 3).double(), layer)
+    means = []
+    for x, weight in zip(model[0](IMAGES).chunk(2, 1), layer.weight.chunk(2), strict=True):
+        half = nn.ConvTranspose2d(3, 4, 2).double()
+        half.weight = nn.Parameter(weight)
+        c = torch.stack([_alone(half, x, 0, [j]) for j in range(3)])
+        share = torch.where(c > 0, c / c.clamp(min=0).sum(0), c / c.clamp(max=0).sum(0)).nan_to_num()
+        means.append(share.flatten(1).mean(1))
+    found = sc.sensitivity(model, IMAGES, kind="mean")["0"]  # channels j and 3 + j go together
+    torch.testing.assert_close(found, (means[0] + means[1]) / 2, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["q0.1", "q0.5", "q.8", "q0.99"])
+def test_a_quantile_is_one_of_the_largest_shares_of_the_points(kind: str) -> None:
+    model, count = telling(), len(IMAGES)
+    graph = sc.trace(model, IMAGES[:1])
+    each = [by_silencing(model, graph, image[None]) for image in IMAGES]
+    found = sc.sensitivity(model, IMAGES, graph=graph, kind=kind)
+    level = min(1.0, np.ceil(float(kind[1:]) * (count + 1)) / count)
+    for name, values in found.items():
+        largest = np.array([summed_up(one[name], "max") for one in each])
+        assert values.tolist() == pytest.approx(np.quantile(largest, level, axis=0, method="inverted_cdf"), abs=1e-12)
+
+
+def test_few_points_of_a_layer_count_as_much_as_the_many_of_another() -> None:
+    """A group that a large and a small layer read: the mean is over the sites of one, not of both."""
+    torch.manual_seed(0)
+
+    def run(m: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.relu(m.a(x))
+        return m.b(x), m.c(x.mean((2, 3)))
+
+    parts = {"a": nn.Conv2d(3, 5, 3), "b": nn.Conv2d(5, 40, 1), "c": nn.Linear(5, 1)}
+    model = Net(run, **parts).double().eval()
+    with torch.no_grad():
+        model.b.weight[:, 0] *= 1e-9
+        model.c.weight[:, 1:] *= 1e-9
+    for kind in ("mean", "rms"):
+        assert float(sc.sensitivity(model, IMAGES, kind=kind)["a"][0]) > 0.999
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "median", "q", "q0", "q0.0", "q1", "q1.0", "q-0.5", "q1e-3", "q1/2", "Q0.5", None]
+)
+def test_a_kind_that_is_none_is_refused(kind: Any) -> None:
+    model = telling()
+    with pytest.raises(UsageError, match=r"the kind of sensitivity is .*\n.*max, mean, rms"):
+        sc.sensitivity(model, IMAGES, kind=kind)
+    with pytest.raises(UsageError, match="the kind of sensitivity is"):
+        measure(model, sc.trace(model, IMAGES[:1]), calls(IMAGES), kind=kind)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_dropped_bounds_the_error(seed: int) -> None:
+    """With b the sum of the dropped sensitivities: mean error <= b of mean, and so on; see docs/method.md."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    act = (nn.ReLU(), nn.Tanh())[seed % 2]
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), act, nn.Conv2d(16, 6, (1, 3)[seed // 2 % 2])).double()
+    images = torch.randn(12, 3, 8, 8, generator=generator, dtype=torch.float64)
+    graph = sc.trace(model, images[:1])
+    with torch.no_grad():
+        a = act(model[0](images))
+        c = torch.stack([_alone(model[2], a, 1, [j]) for j in range(16)])
+    size = c.abs().sum(0)
+    kinds = {
+        kind: sc.sensitivity(model, images, graph=graph, kind=kind)["0"] for kind in ("max", "mean", "rms", "q0.7")
+    }
+    for kept in (4, 8, 12, 15):
+        for kind, s in kinds.items():
+            dropped = s.argsort(descending=True)[kept:] if seed % 3 else torch.randperm(16, generator=generator)[kept:]
+            bound = float(s[dropped].sum()) * (1 + 1e-12)
+            error = c[dropped].sum(0).abs() / size  # |zhat - z| / (z+ + z-) at every site
+            if kind == "max":
+                assert error.max() <= bound
+            elif kind == "mean":
+                assert 0 < error.mean() <= bound
+            elif kind == "rms":
+                assert 0 < error.square().mean().sqrt() <= bound
+            else:  # each dropped channel may break it at 3 of 10 points, and in 12 points at no more than 2
+                assert (error.flatten(1).amax(1) > bound).sum() <= 0.3 * len(dropped) * 12
+                shares = torch.where(c > 0, c / c.clamp(min=0).sum(0), c / c.clamp(max=0).sum(0)).nan_to_num()
+                above = shares.flatten(2).amax(2) > s[:, None] * (1 + 1e-12)
+                assert (above.sum(1) <= 2).all()
+                assert (error.flatten(1).amax(1)[~above[dropped].any(0)] <= bound).all()
+
+
+def test_kinds_are_in_order() -> None:
+    mean, rms, most = (
+        torch.cat(list(sc.sensitivity(telling(), IMAGES, kind=k).values())) for k in ("mean", "rms", "max")
+    )
+    assert (0 < mean).all() and (mean < rms).all() and (rms < most).all()
 
 
 def test_bare_weights_and_programs_are_read_too() -> None:
@@ -126,11 +236,12 @@ def test_bare_weights_and_programs_are_read_too() -> None:
     torch.testing.assert_close(sc.sensitivity(model, IMAGES, output="graph")["a"], wanted, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [[6], [1, 5], [2, 2, 2], [1] * 6])
-def test_batches_of_any_size_give_the_same(sizes: list[int]) -> None:
+def test_batches_of_any_size_give_the_same(sizes: list[int], kind: str) -> None:
     model = telling()
-    whole = sc.sensitivity(model, IMAGES)
-    parts = sc.sensitivity(model, (batch for batch in IMAGES.split(sizes)))
+    whole = sc.sensitivity(model, IMAGES, kind=kind)
+    parts = sc.sensitivity(model, (batch for batch in IMAGES.split(sizes)), kind=kind)
     for name, values in whole.items():
         torch.testing.assert_close(values, parts[name], rtol=1e-12, atol=0)
 
@@ -142,10 +253,11 @@ def test_more_points_only_raise_it_and_labels_do_not_matter() -> None:
     assert any((few[name] < all_of_them[name]).any() for name in few)
 
 
-def test_single_precision_is_near_double() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_is_near_double(kind: str) -> None:
     model = telling()
-    exact = sc.sensitivity(model, IMAGES)
-    near = sc.sensitivity(model.float(), IMAGES.float())
+    exact = sc.sensitivity(model, IMAGES, kind=kind)
+    near = sc.sensitivity(model.float(), IMAGES.float(), kind=kind)
     for name, values in exact.items():
         torch.testing.assert_close(values, near[name], rtol=1e-4, atol=1e-4)
         assert near[name].dtype == torch.float64
@@ -176,6 +288,10 @@ def test_what_is_known_beside_the_values() -> None:
     found = measure(model, graph, calls([IMAGES[:4], IMAGES[4:]]))
     assert found["0"].sites == 5 * 2 * 2 and found["2"].sites == 2 and found["0"].points == 6
     assert found["0"].mass == pytest.approx(float(found["0"].values.sum()))
+    for kind in KINDS:
+        other = measure(model, graph, calls([IMAGES[:4], IMAGES[4:]]), kind=kind)["0"]
+        assert (other.kind, other.sites, other.points) == (kind, 5 * 2 * 2, 6)
+    assert found["0"].kind == "max"
 
 
 def test_exceedance_is_the_largest_ratio_of_each_point() -> None:
@@ -188,6 +304,22 @@ def test_exceedance_is_the_largest_ratio_of_each_point() -> None:
             alone = sc.sensitivity(model, IMAGES[point : point + 1], graph=graph)[name]
             assert ratio == pytest.approx(float((alone / one.values).nan_to_num().max()))
         assert ratios[name][:3].max() == pytest.approx(1.0)
+
+
+def test_exceedance_is_about_the_largest_only() -> None:
+    model = telling()
+    graph = sc.trace(model, IMAGES[:1])
+    found = measure(model, graph, calls(IMAGES), kind="mean")
+    with pytest.raises(UsageError, match="of kind mean"):
+        exceedance(model, graph, calls(IMAGES), found)
+
+
+def test_batches_without_points_are_no_data() -> None:
+    model = telling()
+    graph = sc.trace(model, IMAGES[:1])
+    for kind in KINDS:
+        with pytest.raises(sc.SecateurError, match="there is no data"):
+            measure(model, graph, [((IMAGES[:0],), {})], kind=kind)
 
 
 class Explodes(nn.Module):
@@ -220,12 +352,13 @@ def test_activations_that_explode_name_the_layer() -> None:
         sc.sensitivity(model, IMAGES)
 
 
-def test_without_a_compiler_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_compiler_the_result_is_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = telling()
-    fast = sc.sensitivity(model, IMAGES)
+    fast = sc.sensitivity(model, IMAGES, kind=kind)
     native.library.cache_clear()
     monkeypatch.setenv(native.OFF, "1")
-    slow = sc.sensitivity(model, IMAGES)
+    slow = sc.sensitivity(model, IMAGES, kind=kind)
     native.library.cache_clear()
     for name, values in fast.items():
         torch.testing.assert_close(values, slow[name], rtol=1e-12, atol=0)
@@ -239,10 +372,10 @@ def test_the_progress_bar_goes_to_the_error_stream(capsys: pytest.CaptureFixture
 
 RANK = """
 import sys, torch, torch.distributed as dist, secateur as sc
-from test_sensitivity import telling
+from test_sensitivity import KINDS, telling
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=int(sys.argv[2]), world_size=2)
 images = torch.load(f"{sys.argv[1]}/images.pt")
-found = sc.sensitivity(telling(), [images[:5], images[5:]])
+found = {kind: sc.sensitivity(telling(), [images[:5], images[5:]], kind=kind) for kind in KINDS}
 torch.save(found, f"{sys.argv[1]}/{sys.argv[2]}.pt")
 dist.destroy_process_group()
 """
@@ -259,11 +392,12 @@ def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
         for rank in ("0", "1")
     ]
     assert [process.wait(120) for process in ranks] == [0, 0]
-    wanted = sc.sensitivity(telling(), IMAGES)
-    for rank in ("0", "1"):
-        found = torch.load(tmp_path / f"{rank}.pt")
-        for name, values in wanted.items():
-            torch.testing.assert_close(found[name], values, rtol=1e-12, atol=0)
+    for kind in KINDS:
+        wanted = sc.sensitivity(telling(), IMAGES, kind=kind)
+        for rank in ("0", "1"):
+            found = torch.load(tmp_path / f"{rank}.pt")[kind]
+            for name, values in wanted.items():
+                torch.testing.assert_close(found[name], values, rtol=1e-12, atol=0)
 
 
 def test_runnable_is_the_model_or_its_program() -> None:

@@ -1,4 +1,4 @@
-"""The two ways to the largest shares agree with loops that say what a share is."""
+"""All ways to the largest shares, and to their sums, agree with loops that say what a share is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from secateur import native, shares
-from secateur.shares import DONE, raise_shares
+from secateur.shares import DONE, raise_shares, sites, sum_shares
 from secateur.ties import Slot
 from secateur.watch import Read
 
@@ -27,33 +27,51 @@ def compiled(read: Read, unit_of: Tensor, best: Tensor, memory: int) -> None:
 WAYS = [pytest.param(compiled, marks=pytest.mark.skipif(not COMPILED, reason="no compiler")), shares._chunked]
 
 
-def by_loops(read: Read, unit_of: list[int]) -> list[float]:
-    """For every unit the largest |c| / (sum of the contributions of its sign), output by output, patch by patch."""
-    best = [0.0] * (max(unit_of) + 1)
+def compiled_sums(read: Read, unit_of: Tensor, squared: bool, memory: int) -> Tensor:
+    return shares._compiled_sums(read, shares._pack(read.weight, unit_of), squared)
+
+
+SUMS = [
+    pytest.param(compiled_sums, marks=pytest.mark.skipif(not COMPILED, reason="no compiler")),
+    shares._chunked_sums,
+    lambda read, unit_of, squared, memory: sum_shares(read, unit_of, squared=squared, memory=memory),
+]
+
+
+def all_shares(read: Read, unit_of: list[int]) -> list[list[float]]:
+    """For every unit |c| / (sum of the contributions of its sign), output by output, patch by patch."""
+    found: list[list[float]] = [[] for _ in range(max(unit_of) + 1)]
     kernel = list(itertools.product(*map(range, read.weight.shape[2:])))
     for point, place, out in itertools.product(
         range(len(read.x)), itertools.product(*map(range, read.patches)), range(len(read.weight))
     ):
-        c = [0.0] * len(best)
+        c = [0.0] * len(found)
         for channel, unit in enumerate(unit_of):
             for tap in kernel:
                 at = [p * s + t * d for p, s, t, d in zip(place, read.stride, tap, read.dilation, strict=True)]
                 c[unit] += read.weight[(out, channel, *tap)].item() * read.x[(point, channel, *at)].item()
         totals = math.fsum(v for v in c if v > 0), math.fsum(-v for v in c if v < 0)
         for unit, value in enumerate(c):
-            if value:
-                best[unit] = max(best[unit], abs(value) / totals[0 if value > 0 else 1])
-    return best
+            found[unit].append(abs(value) / totals[0 if value > 0 else 1] if value else 0.0)
+    return found
+
+
+def by_loops(read: Read, unit_of: list[int]) -> list[float]:
+    return [max(each) for each in all_shares(read, unit_of)]
 
 
 @st.composite
-def reads(draw: st.DrawFn) -> tuple[Read, list[int]]:
-    """A reading of any shape, its channels in units of any size. Few of one sign make shares below one."""
+def reads(draw: st.DrawFn, *, single: bool = False) -> tuple[Read, list[int]]:
+    """A reading of any shape, its channels in units of any size. Few of one sign make shares below one.
+
+    single: each unit is one channel, and one number at a patch.
+    """
     dims = draw(st.integers(1, 3))
     channels, outputs = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     kernel, stride, dilation, patches = (
         tuple(draw(st.integers(1, most)) for _ in range(dims)) for most in (3 if dims < 3 else 2, 2, 2, 3)
     )
+    kernel = (1,) * dims if single else kernel
     space = [d * (k - 1) + 1 + s * (n - 1) for k, s, d, n in zip(kernel, stride, dilation, patches, strict=True)]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     shift = draw(st.sampled_from([0.0, 1.0, 3.0]))
@@ -61,6 +79,9 @@ def reads(draw: st.DrawFn) -> tuple[Read, list[int]]:
     if draw(st.booleans()):
         x = x.relu()
     weight = torch.randn(outputs, channels, *kernel, generator=generator, dtype=torch.float64) + shift
+    if single:
+        unit_of = draw(st.permutations(range(channels)))
+        return Read(Slot("w", 1), torch.arange(channels), x, weight, stride, dilation), unit_of
     units = draw(st.integers(1, channels))
     unit_of = [draw(st.integers(0, units - 1)) for _ in range(channels)]
     ranks = {unit: rank for rank, unit in enumerate(sorted(set(unit_of)))}
@@ -155,7 +176,8 @@ def test_silence_has_no_share(way: object) -> None:
     assert best[0] == 0 and best[1] == 0 and (best[2:] > 0).all()
 
 
-def test_threads_change_nothing() -> None:
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "WORK", 1)
     read, unit_of = wide(3)
     before, results = torch.get_num_threads(), []
     try:
@@ -180,3 +202,105 @@ def test_a_packed_weight_is_used_again_only_if_it_is_the_same() -> None:
         assert torch.equal(best, alone)
         results.append(next(iter(packs.values())))
     assert results[0] is results[1] is not results[2] and len(packs) == 1
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("way", SUMS)
+@settings(max_examples=60)
+@given(case=reads() | reads(single=True))
+def test_sums_equal_the_loops(way: object, squared: bool, case: tuple[Read, list[int]]) -> None:
+    read, unit_of = case
+    found = way(read, torch.tensor(unit_of), squared, 1 << 20)  # type: ignore[operator]
+    each = all_shares(read, unit_of)
+    assert {len(one) for one in each} == {sites(read)}
+    assert found.tolist() == pytest.approx([math.fsum(v**2 if squared else v for v in one) for one in each], rel=1e-11)
+
+
+@settings(max_examples=60)
+@given(case=reads(single=True), squared=st.booleans())
+def test_products_equal_the_loops(case: tuple[Read, list[int]], squared: bool) -> None:
+    read, unit_of = case
+    found = shares._products(read, torch.tensor(unit_of), squared)
+    wanted = [math.fsum(v**2 if squared else v for v in one) for one in all_shares(read, unit_of)]
+    assert found is not None and found.tolist() == pytest.approx(wanted, rel=1e-11)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("way", SUMS)
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("single_channels", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sums_on_wide_layers(
+    way: object, squared: bool, kernel: int, single_channels: bool, dtype: torch.dtype
+) -> None:
+    read, unit_of = wide(kernel)
+    unit_of = torch.arange(37) if single_channels else unit_of
+    wanted = shares._chunked_sums(read, unit_of, squared, 1 << 24)
+    read = replace(read, x=read.x.to(dtype), weight=read.weight.to(dtype))
+    found = way(read, unit_of, squared, 1 << 18)  # type: ignore[operator]
+    close = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(found.double(), wanted, rtol=close, atol=0)
+
+
+@pytest.mark.parametrize("way", SUMS)
+def test_all_shares_of_a_sign_sum_to_one(way: object) -> None:
+    read, unit_of = wide(3)
+    found = way(read, unit_of, False, 1 << 24)  # type: ignore[operator]
+    assert float(found.sum()) == pytest.approx(2 * sites(read))  # both signs occur at every site of this layer
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("x, weight", [(1e-25, 1.0), (1e25, 1.0), (1.0, 1e-30), (1.0, 1e25), (1e-15, 1e-15)])
+def test_sums_in_single_precision_stand_any_scale(x: float, weight: float, squared: bool) -> None:
+    read, _ = wide(1)
+    wanted = sum_shares(read, torch.arange(37), squared=squared, memory=1 << 24)
+    scaled = replace(read, x=(read.x * x).float(), weight=(read.weight * weight).float())
+    found = sum_shares(scaled, torch.arange(37), squared=squared, memory=1 << 24)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("way", SUMS)
+def test_silence_adds_nothing(way: object) -> None:
+    read, unit_of = wide(3)
+    read.x[:, :2] = 0
+    read.weight[:, 2:4] = 0
+    found = way(read, unit_of, False, 1 << 24)  # type: ignore[operator]
+    assert found[0] == 0 and found[1] == 0 and (found[2:] > 0).all()
+    read.x[:] = 0
+    assert not way(read, unit_of, False, 1 << 24).any()  # type: ignore[operator]
+
+
+def test_threads_change_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "WORK", 1)
+    read, unit_of = wide(3)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(sum_shares(read, unit_of, squared=False, memory=1 << 24))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_an_output_too_small_for_its_precision_has_no_shares(kernel: int) -> None:
+    """Weights that decay brought below the smallest normal number, as dead filters of trained networks have."""
+    read, unit_of = wide(kernel)
+    read = replace(read, x=read.x.float(), weight=read.weight.float())
+    dead = replace(read, weight=torch.cat([read.weight, read.weight[:1] * 1e-42]))
+    for units in (unit_of, torch.arange(37)):
+        size = int(units.max()) + 1
+        for way in (compiled, shares._chunked) if COMPILED else (shares._chunked,):
+            with_it, without = torch.zeros(size), torch.zeros(size)
+            way(dead, units, with_it, 1 << 24)
+            way(read, units, without, 1 << 24)
+            assert 0 < without.max() < 0.9
+            torch.testing.assert_close(with_it, without)
+        for squared in (False, True):
+            sums = [sum_shares(one, units, squared=squared, memory=1 << 24) for one in (dead, read)]
+            torch.testing.assert_close(*sums, rtol=1e-5, atol=0)
+            torch.testing.assert_close(
+                shares._chunked_sums(dead, units, squared, 1 << 24).double(), sums[1], rtol=1e-5, atol=0
+            )

@@ -7,13 +7,18 @@
 """
 
 from secateur import schedule
+from secateur.bench import Bench, bench
+from secateur.certificate import Certificate
+from secateur.certify import certify
 from secateur.checkpoint import load, save
 from secateur.cost import Cost, Latency, cost, latency
 from secateur.errors import SecateurError
 from secateur.evaluate import Evaluation, evaluate
+from secateur.export import Export, export
 from secateur.graph import ChannelGraph, Group
 from secateur.plan import Plan, random_plan
 from secateur.prune import Pruned, plan, prune
+from secateur.repair import repair
 from secateur.sensitivity import sensitivity
 from secateur.surgery import cut, cut_optimizer, mask, verify
 from secateur.sweep import sweep
@@ -24,9 +29,12 @@ from secateur.train import Training, train
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Bench",
+    "Certificate",
     "ChannelGraph",
     "Cost",
     "Evaluation",
+    "Export",
     "Group",
     "Latency",
     "Plan",
@@ -35,16 +43,20 @@ __all__ = [
     "SecateurError",
     "Slot",
     "Training",
+    "bench",
+    "certify",
     "cost",
     "cut",
     "cut_optimizer",
     "evaluate",
+    "export",
     "latency",
     "load",
     "mask",
     "plan",
     "prune",
     "random_plan",
+    "repair",
     "save",
     "schedule",
     "sensitivity",

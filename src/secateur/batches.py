@@ -32,20 +32,39 @@ def calls(
     to_inputs: turns a batch into what the network takes: a tensor, a tuple of arguments or a dict of keywords.
     points: stop after so many points.
     """
+    for call, _ in with_labels(data, example=example, to_inputs=to_inputs, points=points):
+        yield call
+
+
+def with_labels(
+    data: Any,
+    *,
+    example: Example | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    points: int | None = None,
+) -> Iterator[tuple[Call, Tensor | None]]:
+    """As `calls`, each with the tensor beside the inputs that has a label for every point, if there is one.
+
+    >>> for call, labels in with_labels(loader):
+    ...     ...
+    """
     if example is None and to_inputs is None:
         _check_one_batch(data)
     wanted = len(call_arguments(example)[0]) if example is not None else 1
     left = points
     for batch in _batches(data):
         args, kwargs = call_arguments(to_inputs(batch) if to_inputs else batch)
+        beside = batch[1:] if to_inputs and isinstance(batch, tuple | list) else args[wanted:]
         if not to_inputs:
             args = args[:wanted]
         size = batch_size((args, kwargs))
         if size == 0:
             continue
+        labels = next((leaf for leaf in beside if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size), None)
         if left is not None and size > left:
             args, kwargs = take((args, kwargs), slice(left))
-        yield args, kwargs
+            labels = None if labels is None else labels[:left]
+        yield (args, kwargs), labels
         if left is not None:
             left -= min(size, left)
             if not left:

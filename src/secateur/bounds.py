@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import optimize, special
 
 from secateur.errors import SecateurError
 
@@ -19,6 +20,9 @@ CLOSE = 1e-12  # a draw count is found when its logarithm moves by less
 CERTAIN = 750.0  # the rate of a channel of probability 1: one draw misses it with probability e^-750, which is 0.0
 HOPELESS = 1e300  # more draws than this need no telling apart
 ROUNDS = 400  # bisection alone needs 50
+NUISANCE = 0.1  # the share of delta that the bound on a drop spends on how often two networks differ at all
+STAKE = 0.9  # the part of the capital that the bound on a mean puts at risk at most
+FEW = 0.01  # the variance that it starts from; any start is valid
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,129 @@ def excess(ratios: Array, level: float, delta: float) -> float:
             remedy=f"give at least {points_for_order_statistic(level, delta)} points, or a larger level or delta",
         )
     return max(1.0, float(values[rank - 1]))
+
+
+def drop_bound(losses: int, gains: int, n: int, delta: float) -> float:
+    """What a difference of two rates is at most, from `n` pairs, except with probability `delta`.
+
+    Of the pairs, `losses` got worse and `gains` better; the bound is on P(worse) - P(better).
+
+    >>> round(drop_bound(30, 10, 10_000, 0.05), 5)
+    0.00334
+
+    The exact test of each difference d, inverted. Its unknown is q, how often a pair changes at all: q is bounded first
+    (Clopper-Pearson, at a tenth of delta), then the largest p-value over that range is taken. For q up to 1/2 the sum
+    of n outcomes of -1, 0 and 1 is a sum of independent coins, whose mode is within 1 of the mean (Darroch), so for
+    d >= (losses - gains + 1) / (n - 1) the p-value grows with q, and the largest q decides. Beyond 1/2 the Chernoff
+    bound holds for all q.
+    """
+    _check_share("delta", delta)
+    if min(losses, gains) < 0 or losses + gains > n or n < 1:
+        raise SecateurError(f"{losses} losses and {gains} gains in {n} points are no counts", remedy="count again")
+    most = clopper_pearson(losses + gains, n, NUISANCE * delta)
+    rest = delta - NUISANCE * delta
+    net, q = losses - gains, min(most, 0.5)
+    least = max((net + 1) / (n - 1), -q) if n > 1 else 1.0
+
+    def surplus(d: float) -> float:
+        return _net_at_most(net, n, q, d, rest * 1e-9) - rest
+
+    if least >= q or surplus(least) <= 0:
+        bound = least
+    else:
+        bound = q if surplus(q) > 0 else optimize.brentq(surplus, least, q, xtol=1e-14) + 1e-14
+    return min(max(bound, _chernoff(net / n, n, rest)) if most > 0.5 else bound, most)
+
+
+def mean_bound(values: Array, delta: float) -> float:
+    """What a mean is at most, from independent values between 0 and 1, except with probability `delta`.
+
+    >>> round(mean_bound(np.full(1000, 0.1), 0.05), 3)
+    0.103
+
+    A fair bet against each mean m: capital grows by 1 + stake (m - value), the stake chosen from earlier values only
+    (Waudby-Smith and Ramdas). Where the mean is at least m, capital reaches 1 / delta with probability at most delta;
+    the bound is the least m at which it did. It uses the order, so values that come sorted must be shuffled first.
+    """
+    _check_share("delta", delta)
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or not x.size or not ((x >= 0) & (x <= 1)).all():
+        raise SecateurError("the values are not a list of numbers from 0 to 1", remedy="divide them by their range")
+    seen = np.arange(2, x.size + 2)
+    variance = (FEW + np.cumsum((x - np.cumsum(x) / seen) ** 2)) / seen
+    goal = -math.log(delta)
+    stakes = np.sqrt(2 * goal / (x.size * np.concatenate([[FEW], variance[:-1]])))
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        m = (low + high) / 2
+        capital = np.cumsum(np.log1p(np.minimum(stakes, STAKE / (1 - m)) * (m - x)))
+        low, high = (low, m) if capital.max() >= goal else (m, high)
+    return high
+
+
+def points_for_rate(rate: float, limit: float, delta: float) -> int | None:
+    """About the fewest points whose Clopper-Pearson bound is at most `limit` at this rate; None if no number is.
+
+    >>> points_for_rate(0.0, 0.01, 0.05)
+    299
+    """
+    return _fewest(lambda n: clopper_pearson(_count(rate, n), n, delta) <= limit) if rate < limit else None
+
+
+def points_for_drop(losses: float, gains: float, limit: float, delta: float) -> int | None:
+    """About the fewest points whose `drop_bound` is at most `limit` at these rates; None if no number is.
+
+    >>> points_for_drop(0.003, 0.001, 0.01, 0.05)
+    880
+    """
+
+    def enough(n: int) -> bool:
+        worse = _count(losses, n)
+        return drop_bound(worse, min(math.floor(gains * n), n - worse), n, delta) <= limit
+
+    return _fewest(enough) if losses - gains < limit - 1e-12 else None
+
+
+def _count(rate: float, n: int) -> int:
+    return min(n, math.ceil(rate * n - 1e-9))
+
+
+def _fewest(enough: Callable[[int], bool]) -> int | None:
+    """The n at which `enough` begins to hold, found by doubling and halving; None beyond a hundred million."""
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > 10**8:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _net_at_most(net: int, n: int, q: float, d: float, tail: float) -> float:
+    """P(losses - gains <= net) where P(loss) + P(gain) = q and P(loss) - P(gain) = d, at most `2 tail` too large."""
+    mean, log = n * q, -math.log(tail)
+    first = max(0, math.floor(mean - math.sqrt(2 * mean * log)))  # what lies outside is improbable (Bernstein)
+    last = min(n, math.ceil(mean + log / 3 + math.sqrt(log * log / 9 + 2 * mean * log)))
+    changed = np.arange(first, last + 1)
+    ways = special.gammaln(n + 1) - special.gammaln(changed + 1) - special.gammaln(n - changed + 1)
+    chance = np.exp(ways + special.xlogy(changed, q) + special.xlog1py(n - changed, -q))
+    worse = (changed + net) // 2
+    among = special.betainc(np.maximum(changed - worse, 1), np.maximum(worse + 1, 1), max(0.0, (1 - d / q) / 2))
+    return float(chance @ np.where(worse < 0, 0.0, np.where(worse >= changed, 1.0, among))) + 2 * tail
+
+
+def _chernoff(mean: float, n: int, delta: float) -> float:
+    """The least expectation above which a mean of `n` values from -1 to 1 comes out so low with probability `delta`."""
+    a, low, high = (1 + mean) / 2, mean, 1.0
+    while high - low > 1e-12:
+        d = (low + high) / 2
+        b = (1 + d) / 2
+        apart = special.rel_entr(a, b) + special.rel_entr(1 - a, 1 - b)
+        low, high = (low, d) if n * apart >= -math.log(delta) else (d, high)
+    return high
 
 
 def _load(mass: float, sites: float, delta: float, C: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +63,16 @@ class Latency:
     q75_ms: float
     runs: int
     threads: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], threads: int) -> Latency:
+        """Sum up the times of single passes.
+
+        >>> Latency.of([0.0412, 0.0409, 0.0415], threads=1).median_ms
+        41.2
+        """
+        q25, median, q75 = np.percentile(np.array(seconds) * 1e3, [25, 50, 75])
+        return cls(float(median), float(q25), float(q75), len(seconds), threads)
 
     def __str__(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
@@ -125,24 +135,46 @@ def latency(
             f"cannot time {runs} runs after {warmup} warm-up runs on {threads} threads",
             remedy="give runs >= 1, warmup >= 0 and threads >= 1",
         )
-    args, kwargs = call_arguments(example)
-    before = torch.get_num_threads()
-    # Work on an accelerator is only queued when the call returns: wait for it.
-    queued = any(tensor.device.type not in ("cpu", "meta") for tensor in model.parameters())
     times = []
+    with use_threads(threads) as used, forward_pass(model, example) as run:
+        for _ in range(warmup + runs):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return Latency.of(times[warmup:], used)
+
+
+@contextmanager
+def use_threads(threads: int | None) -> Iterator[int]:
+    """Let torch work with so many CPU threads for a while, or with as many as it does; gives that number."""
+    before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads or before)
-        with torch.no_grad(), mode(model, train=False), _explained(example):
-            for _ in range(warmup + runs):
-                start = time.perf_counter()
-                model(*args, **kwargs)
-                if queued:
-                    torch.accelerator.synchronize()
-                times.append(time.perf_counter() - start)
+        yield threads or before
     finally:
         torch.set_num_threads(before)
-    q25, median, q75 = np.percentile(np.array(times[warmup:]) * 1e3, [25, 50, 75])
-    return Latency(float(median), float(q25), float(q75), runs, threads or before)
+
+
+@contextmanager
+def forward_pass(model: nn.Module, example: Example) -> Iterator[Callable[[], Any]]:
+    """A call that runs one pass to its end, in eval mode and without gradients, and gives the outputs.
+
+    >>> with forward_pass(model, torch.zeros(1, 3, 224, 224)) as run:
+    ...     run()
+    """
+    args, kwargs = call_arguments(example)
+    # Work on an accelerator is only queued when the call returns: wait for it.
+    queued = any(tensor.device.type not in ("cpu", "meta") for tensor in model.parameters())
+
+    def run() -> Any:
+        with _explained(example):
+            outputs = model(*args, **kwargs)
+            if queued:
+                torch.accelerator.synchronize()
+        return outputs
+
+    with torch.no_grad(), mode(model, train=False):
+        yield run
 
 
 def shares(graph: ChannelGraph, cost: Cost) -> dict[str, Share]:

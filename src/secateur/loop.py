@@ -152,13 +152,15 @@ def _prune(
     resource = settings.pop("resource")
     budget = {resource: (1 - ratio) * getattr(whole, resource)}
     points = calibration(data.train, settings.pop("points"), seed)
+    if method != "pfp":
+        del settings["select"]
     return prune(model, points, budget, method=method, seed=seed, points=None, **settings)
 
 
-def calibration(data: Data, points: int, seed: int, batch: int = 64) -> list[Tensor]:
-    """Training points as the network takes them, without augmentation, drawn with a seed."""
+def calibration(data: Data, points: int, seed: int, batch: int = 64) -> list[tuple[Tensor, Tensor]]:
+    """Training points as the network takes them, with their targets, without augmentation, drawn with a seed."""
     chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:points]
-    return [data.inputs(part) for part in chosen.split(batch)]
+    return [(data.inputs(part), data.targets[part]) for part in chosen.split(batch)]
 
 
 def _train(

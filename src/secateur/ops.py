@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from torch import fx
@@ -52,3 +53,11 @@ def channel_axis_of(node: fx.Node, dims: int) -> int | None:
     if name in ("batch_norm", "instance_norm", "group_norm", "prelu"):
         return 1
     return dims - 1 if name in ("linear", "layer_norm") else -1
+
+
+def call_name(func: Any) -> str:
+    """`conv2d` for torch's function, the method and the op of a program alike."""
+    name = getattr(func, "_opname", None) or getattr(func, "__name__", "")
+    if name in ("__matmul__", "__rmatmul__"):
+        return "matmul"
+    return str(name) if name == "__get__" else str(name).strip("_")

@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
-from torch import nn
+from torch import Tensor, nn
 
-from secateur.allocate import Growth, allocate, ladder, largest
-from secateur.batches import Call, batch_size, calls, example_of
-from secateur.bounds import points_needed
+from secateur.allocate import Growth, Ladder, allocate, ladder, largest
+from secateur.allocations import Allocation
+from secateur.batches import Call, batch_size, example_of, with_labels
 from secateur.budget import Budget
 from secateur.budget import parse as parse_budget
 from secateur.cost import Cost, cost, latency
 from secateur.errors import SecateurError, UsageError
 from secateur.graph import ChannelGraph, Output
 from secateur.methods import METHODS
-from secateur.methods.pfp import PFP, Select
+from secateur.methods.base import Evidence, GroupRow, Method
+from secateur.methods.pfp import PFP, SELECTS, Select
+from secateur.methods.residual import Residual
 from secateur.plan import Plan
 from secateur.program import Example, unwrap
 from secateur.select import Selection
-from secateur.sensitivity import Sensitivity, measure, no_data, runnable
+from secateur.sensitivity import no_data, runnable
 from secateur.sizes import Sizes
 from secateur.surgery import cut, mask
 from secateur.trace import trace
 
+ROUNDS = 3  # of sharing the budget out, each with the unit costs of the last one's sizes
 TRIES = 20  # steps back until a network that must be fast enough is
 
 
 class Settings(TypedDict, total=False):
     """What `plan` and `prune` take beside model, data and budget; `prune` says what each means."""
 
-    method: str
-    select: Select
+    method: str | Method | None
+    select: str | None
+    allocation: str | None
+    repair: bool | None
+    sensitivity: str
     delta: float
     C: float
     seed: int
@@ -52,24 +58,12 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class GroupRow:
-    """What happened to one group."""
-
-    name: str
-    before: int
-    after: int
-    mass: float  # sum of the sensitivities before any cut; NaN where no layer reads the group
-    eps: float = 0.0  # relative error that a draw of this size promises, with probability 1 - delta for each step
-    dropped: float = 0.0  # sum of the sensitivities that went, times C: bounds the error of keeping the largest
-
-
-@dataclass(frozen=True)
 class Draft:
     """A plan, and how it came about."""
 
     plan: Plan
     rows: tuple[GroupRow, ...]
-    eps: float  # the common relative error that the budget leaves room for
+    level: float  # down to which the groups grew: for pfp the common relative error that the budget leaves room for
     points: int
     notes: tuple[str, ...]
 
@@ -82,8 +76,12 @@ class Job:
     graph: ChannelGraph
     example: Example
     calibration: list[Call]
+    labels: list[Tensor] | None
     budget: Budget
-    method: PFP
+    method: Method
+    allocation: Allocation
+    repair: bool
+    seed: int
     steps: int
     at_least: int | Mapping[str, int]
     round_to: int | Mapping[str, int]
@@ -98,8 +96,11 @@ class Job:
         data: Any,
         budget: Mapping[str, object],
         *,
-        method: str = "pfp",
-        select: Select = "derand",
+        method: str | Method | None = None,
+        select: str | None = None,
+        allocation: str | None = None,
+        repair: bool | None = None,
+        sensitivity: str = "max",
         delta: float = 1e-12,
         C: float = 1.0,
         seed: int = 0,
@@ -115,14 +116,14 @@ class Job:
         progress: bool = False,
     ) -> Job:
         limits = parse_budget(budget)
-        if method not in METHODS:
-            raise UsageError(f"method is {method!r}", remedy=f"use one of {', '.join(METHODS)}")
         if steps < 1 or (points is not None and points < 1):
             raise UsageError(f"steps is {steps} and points {points}", remedy="give whole numbers from 1 up")
-        chosen = METHODS[method](select=select, delta=delta, C=C, seed=seed)
-        calibration = list(calls(data, example=example, to_inputs=to_inputs, points=points))
-        if not calibration:
+        pfp = PFP(select=_draw(select), delta=delta, C=C, seed=seed, sensitivity=sensitivity)
+        chosen = _method(method, select, pfp)
+        pairs = list(with_labels(data, example=example, to_inputs=to_inputs, points=points))
+        if not pairs:
             raise no_data()
+        calibration, labels = [call for call, _ in pairs], [label for _, label in pairs if label is not None]
         single = example_of(calibration[0]) if example is None else example
         graph = trace(model, single, keep=keep, output=output)
         graph.check_prunable()
@@ -133,8 +134,12 @@ class Job:
             graph=graph,
             example=single,
             calibration=calibration,
+            labels=labels if len(labels) == len(pairs) else None,
             budget=limits,
             method=chosen,
+            allocation=Allocation(allocation or chosen.allocation, pfp),
+            repair=isinstance(chosen, Residual) if repair is None else repair,
+            seed=seed,
             steps=steps,
             at_least=at_least,
             round_to=round_to,
@@ -155,38 +160,43 @@ class Job:
         whole_time = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
         kept = {group.name: list(range(group.size)) for group in self.graph.prunable}
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
-        rows: dict[str, GroupRow] = {g.name: GroupRow(g.name, g.size, g.size, math.nan) for g in self.graph.prunable}
+        rows = {group.name: GroupRow(group.name, group.size, group.size) for group in self.graph.prunable}
         for step in range(1, self.steps + 1):
             so_far = Plan.keeping(self.graph, kept, scales)
-            network = mask(self.model, so_far) if so_far.kept else base
-            measured = measure(network, self.graph, self.calibration, memory=self.memory, progress=self.progress)
-            found = {name: replace(one, values=one.values[kept[name]]) for name, one in measured.items()}
-            self._check_found(found)
-            growth = Growth(
-                {
-                    name: ladder(
-                        self.method.levels(one),
-                        at_least=_of_group(self.at_least, name, 1),
-                        round_to=_of_group(self.round_to, name, 1),
-                    )
-                    for name, one in found.items()
-                }
+            evidence = Evidence(
+                network=mask(self.model, so_far) if so_far.kept else base,
+                graph=self.graph,
+                batches=self.calibration,
+                labels=self.labels,
+                kept=kept,
+                seed=self.seed,
+                memory=self.memory,
+                progress=self.progress,
             )
-            chooser = _Chooser(self, sizes, growth, found, kept, scales)
-            position = chooser.position(step / self.steps, whole_time)
+            found = self.method.scores(evidence)
+            self._check_found(found)
+            counts = {name: len(units) for name, units in kept.items()}
+            for _ in range(ROUNDS):  # what a unit costs depends on the sizes of the other groups
+                levels = self.allocation.levels(evidence, self._unit_costs(sizes, counts))
+                growth = Growth({name: self._ladder(name, levels[name]) for name in found if name in levels})
+                chooser = _Chooser(self, sizes, growth, found, kept, scales)
+                position = chooser.position(step / self.steps, whole_time)
+                counts = {**counts, **growth.counts(position)}
+                if self.allocation.name != "residual":
+                    break
             chosen = chooser.choose(position)
-            rows |= self._rows(rows, found, growth.counts(position), chosen)
+            rows |= {name: self.method.row(rows[name], found[name], counts[name], one) for name, one in chosen.items()}
             kept, scales = chooser.applied(chosen)
         points = sum(batch_size(call) for call in self.calibration)
         return Draft(
             plan=Plan.keeping(self.graph, kept, scales),
             rows=tuple(rows.values()),
-            eps=growth.level(position),
+            level=growth.level(position),
             points=points,
-            notes=tuple(self._notes(list(rows.values()), points)),
+            notes=tuple(self._notes(list(rows.values()), found, points)),
         )
 
-    def _check_found(self, found: Mapping[str, Sensitivity]) -> None:
+    def _check_found(self, found: Mapping[str, Any]) -> None:
         if not found:
             names = ", ".join(group.name for group in self.graph.prunable[:3])
             raise SecateurError(
@@ -195,46 +205,29 @@ class Job:
                 remedy="see print(sc.trace(model, example)); output='graph' may see more",
             )
 
-    def _rows(
-        self,
-        before: Mapping[str, GroupRow],
-        found: Mapping[str, Sensitivity],
-        counts: Mapping[str, int],
-        chosen: Mapping[str, Selection],
-    ) -> dict[str, GroupRow]:
-        """What one step adds: errors of several steps add up."""
-        rows = {}
-        for name, one in found.items():
-            row, selection = before[name], chosen[name]
-            rows[name] = replace(
-                row,
-                after=len(selection.kept),
-                mass=one.mass if math.isnan(row.mass) else row.mass,
-                eps=row.eps + float(self.method.eps(one, counts[name])),
-                dropped=row.dropped + self.method.bound(one, selection),
-            )
-        return rows
+    def _ladder(self, name: str, levels: Any) -> Ladder:
+        return ladder(levels, at_least=_of_group(self.at_least, name, 1), round_to=_of_group(self.round_to, name, 1))
 
-    def _notes(self, rows: Sequence[GroupRow], points: int) -> list[str]:
-        notes = list(self.graph.notes)
-        unread = [row.name for row in rows if math.isnan(row.mass)]
-        if unread:
-            notes.append(f"{', '.join(unread)}: read by no layer in evaluation, so kept whole")
-        cut_rows = [row for row in rows if row.after < row.before]
-        derand = self.method.select == "derand"
-        vacuous = [row for row in cut_rows if (row.dropped if derand else row.eps) >= 1]
-        if vacuous:
-            bound = "dropped" if derand else "eps"
-            notes.append(
-                f"in {len(vacuous)} of {len(cut_rows)} cut groups the promised error is vacuous ({bound} >= 1): "
-                "there the sizes are a well-founded guess, not a guarantee; measure the network on held-out data"
+    def _unit_costs(self, sizes: Sizes, counts: Mapping[str, int]) -> dict[str, float]:
+        """What a unit of each group costs at these sizes, as a part of the whole, in what the budget is about."""
+        limits = self.budget.ceilings(self.before.params, self.before.macs) or {"macs": 0.0}
+        found = {}
+        for name, count in counts.items():
+            fewer = {**counts, name: max(1, count - 1)} if count > 1 else {**counts, name: min(2, sizes.units(name))}
+            found[name] = sum(
+                abs(measure(counts) - measure(fewer)) / max(measure({}), 1)
+                for measure in (getattr(sizes, resource) for resource in limits)
             )
-        if self.method.select == "pivotal" and cut_rows:
-            notes.append("eps is what rand promises at these sizes; pivotal varies less but has no bound of its own")
-        least = points_needed(self.method.delta, max(row.before for row in rows))
-        if points < least:
-            notes.append(f"{points} points are few: delta = {self.method.delta:g} asks for at least {least}")
-        return notes
+        return found
+
+    def _notes(self, rows: Sequence[GroupRow], found: Mapping[str, Any], points: int) -> list[str]:
+        notes = list(self.graph.notes)
+        unread = [row.name for row in rows if row.name not in found]
+        if unread:
+            notes.append(
+                f"{', '.join(unread)}: read by no layer in evaluation that {self.method.name} knows; kept whole"
+            )
+        return notes + self.method.notes(rows, points)
 
 
 @dataclass(frozen=True)
@@ -244,14 +237,14 @@ class _Chooser:
     job: Job
     sizes: Sizes
     growth: Growth
-    found: Mapping[str, Sensitivity]
+    found: Mapping[str, Any]
     kept: Mapping[str, Sequence[int]]
     scales: Mapping[str, Sequence[float]]
 
     def choose(self, position: int) -> dict[str, Selection]:
         """The units of each group, counted among those that were still there."""
         counts = self.growth.counts(position)
-        return {name: self.job.method.choose(name, one, counts[name]) for name, one in self.found.items()}
+        return {name: self.job.method.choose(name, self.found[name], count) for name, count in counts.items()}
 
     def applied(self, chosen: Mapping[str, Selection]) -> tuple[dict[str, list[int]], dict[str, list[float]]]:
         """The units and scales in terms of the original network."""
@@ -271,7 +264,7 @@ class _Chooser:
             for name, limit in budget.ceilings(before.params, before.macs).items()
         }
         position = allocate(self.growth, self.sizes, ceilings)
-        if self.job.method.select in ("rand", "partial"):
+        if isinstance(self.job.method, PFP) and self.job.method.select in ("rand", "partial"):
             position = self._realised(position, ceilings)
         if budget.latency_ms:
             limit = min(budget.latency_ms.of(whole_time), whole_time)
@@ -317,6 +310,29 @@ class _Chooser:
             layer=type(unwrap(self.job.model)).__name__,
             remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
         )
+
+
+def _method(method: str | Method | None, select: str | None, pfp: PFP) -> Method:
+    """The method that was asked for; `select` alone says it too."""
+    if isinstance(method, Method):
+        return method
+    name = method or ("pfp" if select in SELECTS else "residual")
+    if name not in METHODS:
+        raise UsageError(f"method is {name!r}", remedy=f"use one of {', '.join(METHODS)}")
+    allowed = {"pfp": SELECTS, "residual": ("residual",)}.get(name, ())
+    if select is not None and select not in allowed:
+        raise UsageError(
+            f"select is {select!r} with method {name!r}",
+            remedy=f"use one of {', '.join(allowed)}" if allowed else "leave select out: this method keeps the largest",
+        )
+    if name == "pfp":
+        return pfp
+    kind = METHODS[name]
+    return kind(**{"seed": pfp.seed} if "seed" in kind.__dataclass_fields__ else {})  # type: ignore[attr-defined]
+
+
+def _draw(select: str | None) -> Select:
+    return cast(Select, select) if select in SELECTS else "derand"
 
 
 def _of_group(numbers: int | Mapping[str, int], name: str, default: int) -> int:

@@ -97,11 +97,11 @@ def doubled(example: Example) -> Example:
 def export(model: nn.Module, example: Example, *, train: bool = False, dynamic: bool = False) -> Program:
     """Export one mode of the model; with `dynamic`, first with a free batch size, else with the example's."""
     args, kwargs = call_arguments(doubled(example) if train else example)
-    with mode(model, train), _silence():
+    with mode(model, train), silence():
         if dynamic:
-            several = pytree.tree_map(_clone, call_arguments(doubled(example)))  # the export leaves marks on them
+            several = pytree.tree_map(clone, call_arguments(doubled(example)))  # the export leaves marks on them
             with contextlib.suppress(Exception):
-                exported = torch.export.export(model, *several, dynamic_shapes=_free_batch(*several), strict=False)
+                exported = torch.export.export(model, *several, dynamic_shapes=free_batch(*several), strict=False)
                 return _program(model, exported, dynamic=True)
         try:
             exported = torch.export.export(model, args, kwargs, strict=False)
@@ -110,7 +110,7 @@ def export(model: nn.Module, example: Example, *, train: bool = False, dynamic: 
         return _program(model, exported, dynamic=False)
 
 
-def _free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The first axis of every input tensor may have any size."""
     shapes = torch.export.ShapesCollection()
     for leaf in pytree.tree_leaves((args, kwargs)):
@@ -119,12 +119,12 @@ def _free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return shapes
 
 
-def _clone(leaf: Any) -> Any:
+def clone(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """torch.export prints its own long account of a failure; ours names the line."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)

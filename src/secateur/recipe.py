@@ -23,7 +23,10 @@ from secateur.training import Training
 class Pruning:
     """How a network is pruned; the names are those of `sc.prune`."""
 
-    select: Select = "derand"
+    select: Select = "derand"  # of pfp; the other methods have no such choice
+    sensitivity: str = "max"
+    allocation: str | None = None  # what belongs to the method if not given
+    repair: bool | None = None
     delta: float = 1e-16
     C: float = 1.0
     points: int = 256

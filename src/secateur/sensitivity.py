@@ -1,4 +1,4 @@
-"""How much each channel matters: its largest share in anything that a layer computes from it, on real data."""
+"""How much each channel matters: its share in what layers compute from it, on real data, the largest or a mean."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from torch.utils import _pytree as pytree
 
 from secateur import rewrite
 from secateur.batches import Call, batch_size, calls, example_of, on_device_of, take
-from secateur.errors import SecateurError
+from secateur.errors import SecateurError, UsageError
 from secateur.graph import ChannelGraph, Output
+from secateur.processes import in_use, this_process
 from secateur.program import Example, first_line, mode, owner, revive, unwrap
-from secateur.shares import DONE, Packed, raise_shares
+from secateur.shares import sites
+from secateur.statistics import check_kind, reduce_over_all, statistic
 from secateur.ties import Slot
 from secateur.trace import trace
 from secateur.watch import Read, Watch
@@ -37,6 +39,7 @@ class Sensitivity:
     values: Tensor  # float64, one for each unit, in [0, 1]
     sites: int  # outputs times patches of one point, over all layers that read the group
     points: int  # how many points were seen
+    kind: str = "max"  # what of the shares; the sample complexity is about the largest only
 
     @property
     def mass(self) -> float:
@@ -48,6 +51,7 @@ def sensitivity(
     model: nn.Module,
     data: Any,
     *,
+    kind: str = "max",
     graph: ChannelGraph | None = None,
     example: Example | None = None,
     keep: Sequence[str] = (),
@@ -62,9 +66,18 @@ def sensitivity(
     >>> sc.sensitivity(model, images)["conv1"]
     tensor([0.21, 0.87, 0.05], dtype=torch.float64)
 
-    A channel's sensitivity is the largest share it has, over all points, layers that read it, outputs and patches,
-    in the sum of the contributions of its own sign. It lies between 0 and 1.
+    A channel has a share, from 0 to 1, in every sum that a layer computes from it: what it adds, over all that is added
+    with the same sign. There is one such site for each point, layer that reads it, output and patch.
 
+    kind: what of the shares the sensitivity is, and what dropping channels then does, with b the sum of the dropped
+        sensitivities and z+ and z- the sums of a site by sign.
+        `max`: the largest, the paper's. At every site of these points the error is at most b (z+ + z-). The one kind
+        that the sample complexity, and so any guarantee before the cut, is about.
+        `mean`: the mean over the sites of a layer, the largest one of several layers. The error over z+ + z- is at most
+        b on average over the sites of each layer.
+        `rms`: likewise the root of the mean square, and the root of the error's mean square is at most b.
+        `q0.99`, or another number: a quantile over points of the largest share at a point. As `max`, but each channel
+        dropped may break it at 1 % of the points. It runs the network point by point.
     data: a tensor (one batch) or an iterable of batches; labels beside the inputs are ignored.
     graph: what `trace` gave; otherwise the network is traced with `example`, `keep` and `output`.
     points: use so many points; all of them if not given.
@@ -74,6 +87,7 @@ def sensitivity(
     Under `torch.distributed` give every process the same data: each takes its share of every batch, and all get the
     result of the whole.
     """
+    check_kind(kind)
     if graph is not None and example is None:
         example = revive(graph.example)
     stream = calls(data, example=example, to_inputs=to_inputs, points=points)
@@ -83,7 +97,7 @@ def sensitivity(
             raise no_data()
         graph = trace(model, example_of(first) if example is None else example, keep=keep, output=output)
         stream = itertools.chain([first], stream)
-    found = measure(runnable(model, graph), graph, stream, memory=memory, progress=progress)
+    found = measure(runnable(model, graph), graph, stream, kind=kind, memory=memory, progress=progress)
     return {name: one.values for name, one in found.items()}
 
 
@@ -92,17 +106,22 @@ def measure(
     graph: ChannelGraph,
     batches: Iterable[Call],
     *,
+    kind: str = "max",
     memory: int | None = None,
     progress: bool = False,
 ) -> dict[str, Sensitivity]:
-    """The sensitivities of every prunable group that some layer reads; a group that none reads is left out."""
-    tally = _Tally(graph, memory)
+    """The sensitivities of every prunable group that some layer reads; a group that none reads is left out.
+
+    >>> measure(network, graph, calls(images), kind="mean")["conv1"].mass
+    """
+    tally = _Tally(graph, kind, memory)
     _run(network, batches, tally, progress)
     tally.share_among_processes()
-    best = tally.best.clamp(max=1)
-    points = tally.points
+    if not tally.points:
+        raise no_data()
+    values = tally.statistic.values()
     return {
-        name: Sensitivity(best[slice(*span)].cpu(), tally.sites[name], points)
+        name: Sensitivity(values[slice(*span)], tally.sites[name], tally.points, kind)
         for name, span in tally.spans.items()
         if tally.sites[name]
     }
@@ -122,6 +141,11 @@ def exceedance(
     A ratio is a unit's largest share on that point over its sensitivity. `bounds.excess` turns the ratios into the
     constant C of the sample complexity.
     """
+    for name, one in found.items():
+        if one.kind != "max":
+            raise UsageError(
+                f"the sensitivities are of kind {one.kind}", layer=name, remedy="measure them with kind='max'"
+            )
     ratios: dict[str, list[float]] = {name: [] for name in found}
     for call in _points(batches):
         fresh = measure(network, graph, [call], memory=memory)
@@ -154,20 +178,19 @@ def runnable(model: nn.Module, graph: ChannelGraph) -> nn.Module:
 
 
 class _Tally:
-    """The best share of every unit so far, one long vector with the groups one after the other."""
+    """What was seen so far: a statistic of every unit's shares, the groups one after the other, and what it is over."""
 
-    def __init__(self, graph: ChannelGraph, memory: int | None) -> None:
+    def __init__(self, graph: ChannelGraph, kind: str, memory: int | None) -> None:
         self.memory = memory
         self.points = 0
-        self.packs: dict[tuple[Slot, int], Packed] = {}
         self.spans: dict[str, tuple[int, int]] = {}
         end = 0
         for group in graph.prunable:
             self.spans[group.name] = (end, end + group.size)
             end += group.size
-        self.best = torch.zeros(end, dtype=torch.float64)
         self.kept = end  # stands for a unit that stays: its share is not asked for
         self.unit_at = self._wiring(graph)
+        self.statistic = statistic(kind, end, self.unit_at)
         self.sites: Counter[str] = Counter()
         self._seen: Counter[Slot] = Counter()
         self._readers = {slot: [g.name for g in graph.prunable if slot in g.slots] for slot in self.unit_at}
@@ -177,7 +200,7 @@ class _Tally:
         """For every slot that reads a prunable group: which unit sits at each index."""
         wanted = {s for group in graph.prunable for s, reads in zip(group.slots, group.reads, strict=True) if reads}
         wiring = {}
-        for slot in wanted:
+        for slot in sorted(wanted):
             # An index of no group, or of one that stays, is a unit of its own; so are two of the same kept unit.
             at = self.kept + torch.arange(graph.shapes[slot.parameter][slot.axis])
             for group in graph.groups:
@@ -202,19 +225,12 @@ class _Tally:
         _check_activations(x, read.slot)
         read = Read(read.slot, read.places, x, weight.detach().to(x.dtype), read.stride, read.dilation)
         units, unit_of = self.unit_at[read.slot][read.places.cpu()].unique(return_inverse=True)
-        asked = units < self.kept
-        best = torch.full((len(units),), DONE, dtype=x.dtype, device=x.device)
-        best[asked.to(x.device)] = self.best[units[asked]].to(x)
-        memory = self.memory or _free(x.device)
-        raise_shares(read, unit_of.to(x.device), best, memory=memory, packs=self.packs)
-        self.best[units[asked]] = best.cpu().double()[asked]
-        places = 1
-        for n in read.patches:
-            places *= n
-        self._seen[read.slot] += len(read.weight) * places * len(x)
+        self.statistic.see(read, units, unit_of.to(x.device), self.memory or _free(x.device))
+        self._seen[read.slot] += sites(read)
 
     def end_of_batch(self, points: int) -> None:
         self.points += points
+        self.statistic.end_of_batch()
         for slot, count in self._seen.items():
             self._most[slot] = max(self._most[slot], -(-count // points))
         self._seen.clear()
@@ -224,48 +240,46 @@ class _Tally:
                 self.sites[name] += count
 
     def share_among_processes(self) -> None:
-        """Every process gets the largest of all."""
-        if not (dist.is_available() and dist.is_initialized()):
+        """Every process gets what all have seen."""
+        if not in_use():
             return
         names = list(self.spans)
-        sites = torch.tensor([self.sites[name] for name in names])
-        points = torch.tensor([self.points])
-        for tensor, how in ((self.best, dist.ReduceOp.MAX), (sites, dist.ReduceOp.MAX), (points, dist.ReduceOp.SUM)):
-            device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-            moved = tensor.to(device)
-            dist.all_reduce(moved, how)
-            tensor.copy_(moved)
-        self.sites = Counter(dict(zip(names, sites.tolist(), strict=True)))
+        most, points = torch.tensor([self.sites[name] for name in names]), torch.tensor([self.points])
+        self.statistic.share_among_processes()
+        reduce_over_all(most, dist.ReduceOp.MAX)
+        reduce_over_all(points, dist.ReduceOp.SUM)
+        self.sites = Counter(dict(zip(names, most.tolist(), strict=True)))
         self.points = int(points)
 
 
 def _run(network: nn.Module, batches: Iterable[Call], tally: _Tally, progress: bool) -> None:
-    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_available() and dist.is_initialized() else (1, 0)
-    empty = True
+    process = this_process()
     watch = Watch(network, tally.wanted, tally.see)
     with mode(network, False), torch.no_grad(), _bar(progress) as advance:
         for whole in batches:
-            empty = False
-            mine = take(whole, slice(rank, None, ranks)) if ranks > 1 else whole
-            points = batch_size(mine)
-            if points:
-                args, kwargs = on_device_of(network, mine)
-                try:
-                    with watch:
-                        network(*args, **kwargs)
-                except SecateurError:
-                    raise
-                except Exception as error:
-                    shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(mine) if isinstance(leaf, Tensor)]
-                    raise SecateurError(
-                        f"the network could not run on a batch of shape {shapes}: {first_line(error)}",
-                        layer=type(network).__name__,
-                        remedy="give batches of inputs as forward takes them; to_inputs= can turn yours into such",
-                    ) from error
-                tally.end_of_batch(points)
-            advance(points)
-    if empty:
-        raise no_data()
+            mine = take(whole, slice(process.rank, None, process.world)) if process.world > 1 else whole
+            for part in _points([mine]) if tally.statistic.by_point else [mine]:
+                points = batch_size(part)
+                if points:
+                    _forward(network, part, watch)
+                    tally.end_of_batch(points)
+                advance(points)
+
+
+def _forward(network: nn.Module, call: Call, watch: Watch) -> None:
+    args, kwargs = on_device_of(network, call)
+    try:
+        with watch:
+            network(*args, **kwargs)
+    except SecateurError:
+        raise
+    except Exception as error:
+        shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor)]
+        raise SecateurError(
+            f"the network could not run on a batch of shape {shapes}: {first_line(error)}",
+            layer=type(network).__name__,
+            remedy="give batches of inputs as forward takes them; to_inputs= can turn yours into such",
+        ) from error
 
 
 def _check_activations(x: Tensor, slot: Slot) -> None:

@@ -74,6 +74,10 @@ class Sizes:
                 self._positions[number] = positions
                 self._macs -= part.macs
 
+    def units(self, name: str) -> int:
+        """How many units the group has before any cut."""
+        return int(self._units[self._place[name]])
+
     def params(self, counts: Mapping[str, int]) -> int:
         """The parameters left when these groups keep so many units.
 

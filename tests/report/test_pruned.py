@@ -14,7 +14,7 @@ from torch import nn
 
 import secateur as sc
 from secateur.cost import Latency
-from secateur.planning import GroupRow
+from secateur.methods.base import GroupRow
 from secateur.prune import Pruned
 from secateur.report.pruned import as_table, costs, groups, proof
 
@@ -35,7 +35,7 @@ def pruned() -> Callable[..., Pruned]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 3)).eval()
     data = torch.randn(32, 6)
-    return lambda params, **more: sc.prune(model, data, {"params": params}, **more)
+    return lambda params, **more: sc.prune(model, data, {"params": params}, **{"method": "pfp", **more})
 
 
 def test_it_tells_each_group_the_cost_and_the_proof(pruned: Callable[..., Pruned]) -> None:
@@ -57,6 +57,17 @@ def test_a_group_that_stays_whole_has_no_error(pruned: Callable[..., Pruned]) ->
     text = shown(groups(replace(pruned("50%"), rows=rows_)))
     assert rows(text)["whole"] == ["8", "8", "3", "-", "-"]
     assert rows(text)["unread"] == ["6", "6", "-", "-", "-"]
+
+
+def test_it_tells_the_repair(pruned: Callable[..., Pruned]) -> None:
+    res = pruned("50%", method="residual")
+    assert res.repair is not None
+    text = shown(as_table(res))
+    second = next(row for row in res.rows if row.name == "2")
+    assert rows(text)["2"] == ["40", str(second.after), f"{second.harm:.3g}"]
+    words = " ".join(text.split())
+    assert f"moved by {res.repair.after:.2g} instead of {res.repair.before:.2g}." in words
+    assert "Verified: the cut network, before the repair, equals" in words
 
 
 def test_nothing_to_remove(pruned: Callable[..., Pruned]) -> None:

@@ -1,19 +1,19 @@
-"""The command line: `secateur inspect`, `prune`, `train`, `sweep`, `report`, `demo`."""
+"""The command line: `secateur inspect`, `prune`, `certify`, `export`, `bench`, `train`, `sweep`, and the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
 import typer
 
 from secateur import __version__
-from secateur.cli import networks, runs
+from secateur.cli import devices, networks, runs, trust
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -33,5 +33,18 @@ def options(
     """Hold the options that come before a command."""
 
 
-for command in (networks.inspect, networks.prune, runs.train, runs.sweep, runs.report, networks.demo):
-    app.command()(command)
+COMMANDS: dict[Callable[..., None], str] = {
+    networks.inspect: "secateur inspect torchvision:resnet18",
+    networks.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
+    trust.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
+    devices.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
+    devices.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",
+    runs.train: "secateur train lenet5-quick --out runs/lenet",
+    runs.sweep: "secateur sweep lenet5-quick --set train.epochs=3",
+    runs.report: "secateur report runs/lenet5-quick",
+    networks.demo: "secateur demo",
+    devices.doctor: "secateur doctor",
+}  # each with an example for its --help
+
+for command, example in COMMANDS.items():
+    app.command(epilog=f"Example:\n\n{example}")(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +17,11 @@ from secateur import budget as budgets
 from secateur import demo as demonstration
 from secateur.calibration import Calibration, read_batches
 from secateur.checkpoint import save
-from secateur.cli.shared import AsJson, interruptible, plain_errors
+from secateur.cli.shared import AsJson, Quiet, check_out, default_shape, interruptible, numbers, plain_errors
 from secateur.cost import Latency, cost, latency
 from secateur.errors import UsageError
 from secateur.graph import Output
+from secateur.methods import METHODS
 from secateur.methods.pfp import Select
 from secateur.models import build, parse_shape
 from secateur.prune import Pruned
@@ -61,14 +61,15 @@ def inspect(
     keep: Keep = None,
     all: Annotated[bool, typer.Option("--all", help=f"Show more than {ROWS} groups; indices in JSON.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show which channels of MODEL can be cut, what they cost, and why the others stay."""
-    with plain_errors(), Console(stderr=True).status("") as status:
+    with plain_errors(), interruptible(), Console(stderr=True, quiet=quiet).status("") as status:
         shapes = [parse_shape(text) for text in input or []]
         status.update(Text(f"making {model}"))
         network = build(model)
         origin = "given" if shapes else "the default; set it with --input"
-        shapes = shapes or [_default_shape(network)]
+        shapes = shapes or [default_shape(network)]
         example = tuple(torch.zeros(shape) for shape in shapes)
         status.update("counting parameters and MACs")
         counted = cost(network, example)
@@ -79,7 +80,7 @@ def inspect(
             head = {"model": model, "input": shapes}
             typer.echo(json.dumps(head | groups.as_dict(graph, counted, indices=all), indent=None if all else 2))
             return
-        console = Console()
+        console = Console(quiet=quiet)
         _print_head(console, model, f"input {_written(shapes)} ({origin})")
         console.print(groups.as_table(graph, counted, rows=None if all else ROWS))
 
@@ -120,10 +121,25 @@ def prune(
     std: Annotated[
         str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="How channels are judged: pfp.")] = "pfp",
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"How channels are judged: {', '.join(METHODS)}.", show_default="residual"),
+    ] = None,
     select: Annotated[
-        Select, typer.Option(help="How channels are chosen: the most sensitive, or by one of three draws.")
-    ] = "derand",
+        Select | None,
+        typer.Option(help="How pfp chooses: the most sensitive, or by one of three draws.", show_default="derand"),
+    ] = None,
+    allocation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="How groups share the budget: uniform, pfp, residual.", show_default="the method's own"
+        ),
+    ] = None,
+    repair: Annotated[
+        bool | None,
+        typer.Option(help="Fit the layers anew after the cut, in closed form.", show_default="for residual"),
+    ] = None,
+    sensitivity: Annotated[str, typer.Option(metavar="KIND", help="Of pfp: max, mean, rms or q0.99.")] = "max",
     delta: Annotated[float, typer.Option(metavar="P", help="Probability that the promised error is exceeded.")] = 1e-12,
     seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points and the draws.")] = 0,
     steps: Annotated[int, typer.Option(metavar="N", help="Cut in so many steps, measuring again after each.")] = 1,
@@ -133,17 +149,18 @@ def prune(
     output: OutputOption = "module",
     all: Annotated[bool, typer.Option("--all", help=f"Show more than {ROWS} groups.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make MODEL smaller until it fits a budget, and save it."""
-    with plain_errors(), interruptible(), Console(stderr=True).status("") as status:
+    with plain_errors(), interruptible(), Console(stderr=True, quiet=quiet).status("") as status:
         budget = _budget(params=params, macs=macs, latency=latency)
         if out is not None:
-            _check_out(out, force)
+            check_out(out, force)
         shapes = [parse_shape(text) for text in input or []]
-        means, stds = _numbers("mean", mean), _numbers("std", std)
+        means, stds = numbers("mean", mean), numbers("std", std)
         status.update(Text(f"making {model}"))
         network = build(model, weights)
-        shapes = shapes or [_default_shape(network)]
+        shapes = shapes or [default_shape(network)]
         status.update(Text(f"reading {data}"))
         _check_several(shapes, data)
         calibration = read_batches(
@@ -151,7 +168,7 @@ def prune(
         )
         example = _example(shapes, calibration)
         status.update("tracing, measuring and cutting")
-        terminal = status.console.is_terminal
+        terminal = status.console.is_terminal and not quiet
         if terminal:  # the bar of the measuring pass comes instead: there is one live display at a time
             status.stop()
             status.console.print("tracing, measuring and cutting", style="dim")
@@ -161,6 +178,9 @@ def prune(
             budget,
             method=method,
             select=select,
+            allocation=allocation,
+            repair=repair,
+            sensitivity=sensitivity,
             delta=delta,
             seed=seed,
             points=None,
@@ -183,13 +203,13 @@ def prune(
             "budget": budget,
         }
         if out is not None:
-            save(out, res, info=head)
+            save(out, res, architecture=model, info=head)
         status.stop()
         notes = [RANDOM_WEIGHTS] if weights is None and not _own_file(model) else []
         if as_json:
             _print_json(head, res, times, notes, out)
             return
-        console = Console()
+        console = Console(quiet=quiet)
         _print_head(console, model, f"{calibration.points} points of {calibration.origin}, input {_written(shapes)}")
         console.print(pruned.as_table(res, rows=None if all else ROWS, times=times))
         for note in notes:
@@ -197,10 +217,14 @@ def prune(
         _print_place(console, out)
 
 
-def demo() -> None:
+def demo(as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prune a trained LeNet-5 on handwritten digits, and show what it costs, how well it reads and what is proved."""
-    with plain_errors():
-        demonstration.run(Console())
+    with plain_errors(), interruptible():
+        shown = demonstration.run(Console(quiet=quiet or as_json))
+        if as_json:
+            accuracy = {"before": shown.before, "after": shown.after, "at_random": shown.at_random}
+            found = shown.result.info | {"accuracy": accuracy, "same_after_loading": shown.same_after_loading}
+            typer.echo(json.dumps(found, indent=2))
 
 
 def _budget(**limits: str | None) -> dict[str, object]:
@@ -210,19 +234,6 @@ def _budget(**limits: str | None) -> dict[str, object]:
         raise UsageError("there is no budget", remedy="say what may remain: --params 40%, --macs 2.1G or --latency 8ms")
     budgets.parse(budget)
     return budget
-
-
-def _check_out(out: Path, force: bool) -> None:
-    """Refuse a place that cannot be written to before the work begins, not after it."""
-    folder = out.resolve().parent
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", remedy="make it first, or save somewhere else")
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", remedy=f"give a file, such as {out / 'small.safetensors'}")
-    if out.exists() and not force:
-        raise UsageError(f"{out} is already there", remedy="give another name, or --force to overwrite it")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{folder} cannot be written to", remedy="check its permissions, or save somewhere else")
 
 
 def _check_several(shapes: list[tuple[int, ...]], source: str) -> None:
@@ -235,15 +246,6 @@ def _check_several(shapes: list[tuple[int, ...]], source: str) -> None:
 
 def _own_file(name: str) -> bool:
     return name.endswith(".py") or name.rpartition(":")[0].endswith(".py")
-
-
-def _numbers(name: str, text: str | None) -> list[float] | None:
-    try:
-        return None if text is None else [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--{name} is {text!r}", remedy="write one number, or one for each channel: 0.485,0.456,0.406"
-        ) from None
 
 
 def _example(shapes: list[tuple[int, ...]], data: Calibration) -> Any:
@@ -287,15 +289,3 @@ def _print_place(console: Console, out: Path | None) -> None:
     # Paths and commands are not wrapped, so that they can be copied.
     console.print(Text(f"Written: {out} ({out.stat().st_size / 1e3:,.0f} kB). To load it, build the model and call"))
     console.print(Text(f"  small = sc.load({str(out)!r}, model)"), soft_wrap=True)
-
-
-def _default_shape(model: nn.Module) -> tuple[int, ...]:
-    """The input that a model of the zoo or of timm says it was made for, else an ImageNet photo."""
-    shape = getattr(model, "input_shape", None)
-    if isinstance(shape, tuple):
-        return (1, *shape)
-    for name in ("pretrained_cfg", "default_cfg"):
-        config = getattr(model, name, None)
-        if isinstance(config, dict) and config.get("input_size"):
-            return (1, *config["input_size"])
-    return (1, 3, 224, 224)

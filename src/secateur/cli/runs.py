@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from secateur import recipe as recipes
-from secateur.cli.shared import AsJson, interruptible, plain_errors
+from secateur.cli.shared import AsJson, Quiet, interruptible, plain_errors
 from secateur.loop import Parts, train_original
 from secateur.report import sweep as findings
 from secateur.sweep import Engine, prepare
@@ -38,6 +38,8 @@ def train(
     data: DataRoot = None,
     resume: Resume = False,
     set: Set = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train one network of RECIPE, unpruned; a later sweep with --resume goes on from it."""
     with plain_errors(), interruptible():
@@ -45,12 +47,15 @@ def train(
         folder = (out or Path("runs") / chosen.name).resolve()
         prepare(chosen, folder, resume)
         parts = Parts.of(chosen, data)
-        console = Console(stderr=True)
-        train_original(chosen, network, folder, parts, progress=console.is_terminal)
+        console = Console(stderr=True, quiet=quiet)
+        train_original(chosen, network, folder, parts, progress=console.is_terminal and not quiet)
         figures = json.loads((folder / f"network-{network}" / "original.json").read_text())
+        if as_json:
+            typer.echo(json.dumps({"recipe": chosen.name, "network": network, "out": str(folder)} | figures, indent=2))
+            return
         top1, loss = figures["test"]["top1"], figures["test"]["loss"]
         what = f"error {100 * (1 - top1):.2f}%" if top1 is not None else f"loss {loss:.4g}"
-        Console().print(Text(f"{chosen.name}, network {network}: test {what}, in {folder}"))
+        Console(quiet=quiet).print(Text(f"{chosen.name}, network {network}: test {what}, in {folder}"))
 
 
 def sweep(
@@ -65,11 +70,12 @@ def sweep(
     resume: Resume = False,
     set: Set = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train, prune and retrain every network of RECIPE with every method; killed, it goes on with --resume."""
     with plain_errors(), interruptible():
         chosen = recipes.read(recipe, set or ())
-        console = Console(stderr=True)
+        console = Console(stderr=True, quiet=quiet)
         if chosen.differs:
             console.print(Text(f"{chosen.name} differs from the full recipe: {chosen.differs}", "dim"))
         folder = run_sweep(
@@ -80,24 +86,25 @@ def sweep(
             jobs=jobs,
             address=address,
             data_root=data,
-            progress=console.is_terminal,
+            progress=console.is_terminal and not quiet,
             done=lambda name: console.print(Text(f"done: {name}", "dim")),
         )
-        _show(folder, as_json)
+        _show(folder, as_json, quiet)
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what a sweep found so far: a table, the smallest network that keeps its accuracy, and a curve."""
-    with plain_errors():
-        _show(folder, as_json)
+    with plain_errors(), interruptible():
+        _show(folder, as_json, quiet)
 
 
-def _show(folder: Path, as_json: bool) -> None:
+def _show(folder: Path, as_json: bool, quiet: bool) -> None:
     found = findings.read_run(folder)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        Console().print(findings.as_text(found))
+        Console(quiet=quiet).print(findings.as_text(found))

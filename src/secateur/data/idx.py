@@ -20,11 +20,13 @@ from secateur.errors import SecateurError
 
 @dataclass(frozen=True)
 class IdxSet:
-    """Where a data set lies, and the checksums of its files."""
+    """Where a data set lies, its scale, and the checksums of its files."""
 
     folder: str
     hosts: tuple[str, ...]
     classes: tuple[str, ...]
+    mean: float  # of the training pixels, from 0 to 1
+    std: float
     md5: dict[str, str]
 
 
@@ -32,6 +34,8 @@ DIGITS = IdxSet(
     "MNIST/raw",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
     tuple("0123456789"),
+    0.1307,
+    0.3081,
     {
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -43,6 +47,8 @@ FASHION = IdxSet(
     "FashionMNIST/raw",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    0.2860,
+    0.3530,
     {
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
@@ -53,7 +59,7 @@ FASHION = IdxSet(
 
 
 def read_idx_set(known: IdxSet, part: str, root: Path, seed: int, download: bool) -> Data:
-    """Read one part; its pixels are scaled from 0 to 1 and no further, as the LeNet in the package wants them.
+    """Read one part. The LeNet inside the package wants pixels from 0 to 1 instead: `data.scaled((0.0,), (1.0,))`.
 
     >>> read_idx_set(DIGITS, "test", Path("data"), seed=0, download=False).images.shape
     torch.Size([10000, 1, 28, 28])
@@ -70,7 +76,7 @@ def read_idx_set(known: IdxSet, part: str, root: Path, seed: int, download: bool
             f"{root / known.folder} has images {tuple(images.shape)} and labels {tuple(labels.shape)} for {kind!r}",
             remedy="remove the files of this data set, so that they are fetched again",
         )
-    data = Data(images.unsqueeze(1), labels.long(), (0.0,), (1.0,), known.classes)
+    data = Data(images.unsqueeze(1), labels.long(), (known.mean,), (known.std,), known.classes)
     return data if part == "test" else data.take(split(len(data), part, seed))
 
 

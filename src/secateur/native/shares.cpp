@@ -1,8 +1,10 @@
-// For every unit of input channels: the largest share it has in any output at any patch. Called from shares.py.
+// For every unit of input channels: the largest share it has in any output at any patch, or the sum of all its shares.
+// Called from shares.py.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #if defined(__AVX512F__)
 constexpr int BYTES = 64;
@@ -47,6 +49,9 @@ template <typename Real> struct Kernel {
 
     // What of `share` cannot rise any more; it is 1 but for rounding.
     static constexpr Real full() { return 1 - 4 * (sizeof(Real) == 4 ? Real(1.2e-7) : Real(2.3e-16)); }
+
+    // A sum that is not above it counts as none: its inverse could be infinite.
+    static constexpr Real least() { return std::numeric_limits<Real>::min(); }
 
     // Where the patches of a panel lie; there are `n` of them, and zeros stand for the rest.
     struct Places {
@@ -104,14 +109,14 @@ template <typename Real> struct Kernel {
             }
     }
 
-    // Put 1/z in the place of z, 0 for 0, and the largest of each patch into `top`.
+    // Put 1/z in the place of z, 0 for none, and the largest of each patch into `top`.
     static void invert(Real *z, Real *top)
     {
         for (int q = 0; q < WIDE; q++) top[q] = 0;
         for (int b = 0; b < 2 * BLOCK; b++)
             for (int q = 0; q < WIDE; q++) {
                 Real t = z[b * WIDE + q];
-                t = t > 0 ? 1 / t : 0;
+                t = t > least() ? 1 / t : 0;
                 z[b * WIDE + q] = t;
                 top[q] = t > top[q] ? t : top[q];
             }
@@ -199,6 +204,65 @@ template <typename Real> struct Kernel {
         free(a);
         return 0;
     }
+
+    // Add to `sum` each unit's shares in BLOCK outputs at PAIR vectors of patches, or their squares. The contributions
+    // stay in `c`, [units][BLOCK][PAIR], until z+ and z- are known.
+    static void add_shares(
+        Vec *sum, Vec *c, const Real *w, const Real *a, const int64_t *start, int64_t units, bool squared)
+    {
+        constexpr int N = BLOCK * PAIR;
+        Vec plus[N] = {}, minus[N] = {};
+        for (int64_t j = 0; j < units; j++) {
+            Vec now[BLOCK][PAIR];
+            contributions(now, w + start[j] * BLOCK, a + start[j] * WIDE, start[j + 1] - start[j]);
+            for (int n = 0; n < N; n++) {
+                const Vec v = now[n / PAIR][n % PAIR];
+                c[j * N + n] = v;
+                plus[n] += larger(v, Vec{});
+                minus[n] -= smaller(v, Vec{});
+            }
+        }
+        for (int n = 0; n < N; n++) {
+            plus[n] = plus[n] > Vec{} + least() ? 1 / plus[n] : Vec{};
+            minus[n] = minus[n] > Vec{} + least() ? 1 / minus[n] : Vec{};
+        }
+        for (int64_t j = 0; j < units; j++) {
+            Vec found{};
+            for (int n = 0; n < N; n++) {
+                const Vec share = larger(c[j * N + n] * plus[n], -c[j * N + n] * minus[n]);
+                found += squared ? share * share : share;
+            }
+            sum[j] += found;
+        }
+    }
+
+    static int sum_shares(
+        const Real *x, const int64_t *row_offset, const int64_t *patch_offset, const Real *w, const int64_t *start,
+        int64_t units, int64_t outputs, int64_t first, int64_t last, int64_t squared, double *sum)
+    {
+        const int64_t rows = start[units], blocks = (outputs + BLOCK - 1) / BLOCK;
+        Real *a = (Real *)aligned_alloc(64, sizeof(Real) * WIDE * (size_t)rows);
+        Vec *c = (Vec *)aligned_alloc(BYTES, sizeof(Vec) * (BLOCK * PAIR + 1) * (size_t)units);
+        if (!a || !c) {
+            free(a);
+            free(c);
+            return -1;
+        }
+        Vec *here = c + units * BLOCK * PAIR;  // [units]: the sums of a panel
+        for (int64_t p = first; p < last; p += WIDE) {
+            const Places places(patch_offset + p, last - p < WIDE ? (int)(last - p) : WIDE);
+            for (int64_t r = 0; r < rows; r++) places.copy(a + r * WIDE, x + row_offset[r]);
+            memset((void *)here, 0, sizeof(Vec) * (size_t)units);
+            for (int64_t k = 0; k < blocks; k++)
+                for (int v = 0; v < WIDE; v += PAIR * LANES)
+                    add_shares(here, c, w + k * rows * BLOCK, a + v, start, units, squared != 0);
+            for (int64_t j = 0; j < units; j++)
+                for (int q = 0; q < LANES; q++) sum[j] += here[j][q];
+        }
+        free(c);
+        free(a);
+        return 0;
+    }
 };
 
 #define ENTRY(name, Real)                                                                                            \
@@ -208,3 +272,10 @@ template <typename Real> struct Kernel {
     { return Kernel<Real>::run(x, ro, po, w, norm, start, z, zo, zs, zh, u, o, first, last, share); }
 ENTRY(shares_f32, float)
 ENTRY(shares_f64, double)
+
+#define SUM_ENTRY(name, Real)                                                                                        \
+    extern "C" int name(const Real *x, const int64_t *ro, const int64_t *po, const Real *w, const int64_t *start,   \
+                         int64_t u, int64_t o, int64_t first, int64_t last, int64_t squared, double *sum)            \
+    { return Kernel<Real>::sum_shares(x, ro, po, w, start, u, o, first, last, squared, sum); }
+SUM_ENTRY(share_sums_f32, float)
+SUM_ENTRY(share_sums_f64, double)

@@ -12,15 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from secateur.cost import Latency, magnitude
-from secateur.planning import GroupRow
-from secateur.prune import Pruned
+from secateur.methods.base import GroupRow
+from secateur.prune import FIGURES, Pruned, repaired
 from secateur.report.groups import ROWS
 
-LEGEND = (
-    "mass: sum of the sensitivities. eps: the relative error in each layer that drawing so many promises. "
-    "dropped: sum of the sensitivities that went, which bounds the error of derand. From 1 on, neither promises "
-    "anything."
-)
+LEGEND = {
+    "mass": "sum of the sensitivities.",
+    "eps": "the relative error in each layer that drawing so many promises.",
+    "dropped": "sum of the sensitivities that went, which bounds the error of derand. From 1 on it promises nothing.",
+    "harm": "how far the output moves when this group alone is cut so and its readers are fitted anew, as estimated.",
+}
 
 
 def as_table(res: Pruned, *, rows: int | None = ROWS, times: tuple[Latency, Latency] | None = None) -> Stack:
@@ -32,6 +33,9 @@ def as_table(res: Pruned, *, rows: int | None = ROWS, times: tuple[Latency, Late
     times: of the original and of the cut network.
     """
     parts: list[Any] = [groups(res, rows=rows), "", costs(res, times=times), "", Text(proof(res))]
+    if res.repair is not None:
+        told = repaired(res.repair)
+        parts += ["", Text(f"{told[0].upper()}{told[1:]}.")]
     for note in res.notes:
         parts += ["", Text(f"Note: {note}")]
     return Stack(*parts)
@@ -45,15 +49,19 @@ def groups(res: Pruned, *, rows: int | None = ROWS) -> Stack:
     shown = _most_cut(res.rows, rows)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("group", overflow="fold")
-    for heading in ("before", "after", "mass", "eps", "dropped"):
+    told = [key for key in FIGURES if any(not math.isnan(getattr(row, key)) for row in res.rows)]
+    for heading in ("before", "after", *told):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in shown:
-        error = (row.eps, row.dropped) if row.after < row.before else (math.nan, math.nan)
-        table.add_row(Text(row.name), f"{row.before:,}", f"{row.after:,}", _number(row.mass), *map(_bound, error))
+        cells = [_figure(key, getattr(row, key), row.after < row.before) for key in told]
+        table.add_row(Text(row.name), f"{row.before:,}", f"{row.after:,}", *cells)
     parts: list[Any] = [table]
     if hidden := len(res.rows) - len(shown):
         parts += ["", Text(f"{hidden} groups that lost less are not shown; --all lists them.", "dim")]
-    return Stack(*parts, "", Text(LEGEND, "dim"))
+    legend = " ".join(f"{key}: {LEGEND[key]}" for key in told)
+    if legend:
+        parts += ["", Text(legend, "dim")]
+    return Stack(*parts)
 
 
 def costs(res: Pruned, *, times: tuple[Latency, Latency] | None = None) -> Table:
@@ -85,9 +93,10 @@ def proof(res: Pruned) -> str:
     """
     if not res.plan.kept:
         return "Nothing had to go: the network is as it was."
-    silenced = "silenced" if res.method.select == "derand" else "silenced and the others reweighed"
+    silenced = "silenced and the others reweighed" if any(res.plan.scales) else "silenced"
+    before = "" if res.repair is None else ", before the repair,"
     return (
-        f"Verified: the cut network equals the original with those channels {silenced}, "
+        f"Verified: the cut network{before} equals the original with those channels {silenced}, "
         f"to {res.verification:.0e} (relative)."
     )
 
@@ -99,8 +108,11 @@ def _most_cut(rows: Sequence[GroupRow], limit: int | None) -> list[GroupRow]:
     return [row for row in rows if row.name in chosen]
 
 
-def _bound(error: float) -> Text:
-    return Text(_number(error), "yellow" if error >= 1 else "")
+def _figure(key: str, value: float, cut: bool) -> Text:
+    if key == "mass":
+        return Text(_number(value))
+    vacuous = key in ("eps", "dropped") and value >= 1
+    return Text(_number(value) if cut else "-", "yellow" if cut and vacuous else "")
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,78 @@
+"""How a budget is shared among the groups: the level at which each of them reaches 1, 2, ..., n units.
+
+All groups grow together as the level falls, until the budget is spent (allocate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secateur.errors import UsageError
+from secateur.methods.base import Evidence
+from secateur.methods.pfp import PFP
+
+Array = npt.NDArray[np.float64]
+NAMES = ("uniform", "pfp", "residual")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One way to share a budget.
+
+    >>> Allocation("uniform").levels(evidence, costs)["conv1"]
+    array([0.9, 0.7, 0.5, 0.3, 0.1])
+
+    name: `uniform`: every group keeps the same part. `pfp`: every layer gets the same relative error by the paper's
+        sample complexity. `residual`: units go where the output moves least for what they cost.
+    """
+
+    name: str
+    pfp: PFP = field(default_factory=PFP)
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise UsageError(f"allocation is {self.name!r}", remedy=f"use one of {', '.join(NAMES)}")
+
+    def levels(self, evidence: Evidence, costs: Mapping[str, float]) -> dict[str, Array]:
+        """For each group the levels at which it grows, falling. A group that is not given stays whole.
+
+        costs: of one unit of each group, in parts of the whole network.
+        """
+        if self.name == "uniform":
+            return {name: uniform(len(units)) for name, units in evidence.kept.items()}
+        if self.name == "pfp":
+            found = evidence.sensitivities(self.pfp.sensitivity)
+            return {name: self.pfp.levels(one) for name, one in found.items()}
+        return {name: slopes(curve.harm.numpy(), costs[name]) for name, curve in evidence.curves().items()}
+
+
+def uniform(units: int) -> Array:
+    """The same part of every group: k units of n from the level 1 - (k - 1/2) / n on.
+
+    >>> uniform(2)
+    array([0.75, 0.25])
+    """
+    return 1 - (np.arange(units) + 0.5) / units
+
+
+def slopes(harm: Any, cost: float) -> Array:
+    """The harm that the k-th unit prevents for what it costs, on the lower convex envelope of the curve.
+
+    >>> slopes(np.array([0.0, 1.0, 1.5]), cost=0.5)  # three units: none gone, one gone, two gone
+    array([inf, 1.5, 1.5])
+    """
+    corners = [0]
+    for gone in range(1, len(harm)):
+        while len(corners) > 1:
+            a, b = corners[-2:]
+            if (harm[b] - harm[a]) * (gone - a) < (harm[gone] - harm[a]) * (b - a):
+                break
+            corners.pop()
+        corners.append(gone)
+    steps = np.diff(np.interp(np.arange(len(harm)), corners, np.asarray(harm)[corners]))
+    return np.concatenate([[np.inf], np.maximum.accumulate(steps)[::-1] / max(cost, 1e-300)])

@@ -1,0 +1,287 @@
+"""How much harm a group's shrinking does: which units go in which order, and what each costs at the output.
+
+Three passes over the calibration data: the second moments of what every layer reads; how strongly the output reacts to
+an error in each thing that a layer makes; and, group by group, how far the output really moves when half of the group
+is gone and its readers are fitted anew. The last sets the scale of the curves, so that groups can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateur.batches import Call, batch_size, on_device_of, take
+from secateur.eliminate import Order, Reader, eliminate
+from secateur.graph import ChannelGraph, Group
+from secateur.layers import AtLayers, LayerCall, Run
+from secateur.program import mode, named_tensors
+from secateur.progress import bar
+
+BATCH = 64  # points that run together
+PATCHES = 1 << 16  # rows that the moments look at, if there are so many
+LARGEST = 6144  # the most that a layer may read at one place for its moments to be kept
+RIDGE = 1e-3  # of the mean square of what is read
+PROBED = 256  # points for the reaction of the output
+TRIED = 128  # points for the trial of each group
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How a group shrinks: its units in the order in which they go, and the harm done once 0, 1, 2, ... have gone."""
+
+    removed: tuple[int, ...]
+    harm: Tensor  # float64, rising from 0
+
+
+def curves(
+    network: nn.Module,
+    graph: ChannelGraph,
+    batches: Sequence[Call],
+    kept: Mapping[str, Sequence[int]],
+    *,
+    seed: int = 0,
+    progress: bool = False,
+) -> dict[str, Curve]:
+    """The curve of every prunable group that some layer reads, over the units in `kept`, counted among those.
+
+    >>> curves(model, graph, [((images,), {})], {"conv1": range(20)})["conv1"].removed[:3]
+    (17, 4, 11)
+    """
+    study = _Study(network, graph, pieces(batches), seed)
+    found = {}
+    with mode(network, False), bar("weighing channels", len(graph.prunable) + 2, progress) as advance:
+        study.take_moments()
+        advance()
+        study.take_reactions()
+        advance()
+        wanted = study.outputs()
+        for group in graph.prunable:
+            units = kept[group.name]
+            readers = study.readers(group, units)
+            if readers and len(units) > 1:
+                found[group.name] = study.scaled(group, units, eliminate(readers, RIDGE), wanted)
+            advance()
+    return found
+
+
+def pieces(batches: Sequence[Call], size: int = BATCH) -> list[Call]:
+    """The same points in batches of at most this size."""
+    return [take(b, slice(i, i + size)) for b in batches for i in range(0, batch_size(b), size)]
+
+
+@dataclass
+class _Seen:
+    """What was seen of one layer: for each of its groups the moments of [x, 1]."""
+
+    grams: list[Tensor]
+    count: int = 0
+    places: int = 0
+    reaction: Tensor | None = None  # [outputs], per point the sum over places of the squared gradient
+
+
+class _Study:
+    def __init__(self, network: nn.Module, graph: ChannelGraph, batches: list[Call], seed: int) -> None:
+        self.network, self.batches, self.seed = network, batches, seed
+        self.points = sum(map(batch_size, batches))
+        self.wanted = {
+            slot.parameter for group in graph.prunable for slot, reads in zip(group.slots, group.reads) if reads
+        }
+        self.seen: dict[str, _Seen] = {}
+        self.calls: dict[str, LayerCall] = {}  # an example of each, with a single point
+
+    def _run(self, batch: Call, act: Callable[[str, LayerCall, Run], Tensor]) -> list[Tensor]:
+        args, kwargs = on_device_of(self.network, batch)
+        with AtLayers(self.network, act):
+            given = self.network(*args, **kwargs)
+        return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+    def take_moments(self) -> None:
+        """One pass: the second moments of what the layers read."""
+        source = torch.Generator().manual_seed(self.seed)
+
+        def act(name: str, call: LayerCall, run: Run) -> Tensor:
+            if name in self.wanted:
+                self._add(name, call, source)
+            return run(None)
+
+        with torch.no_grad():
+            for batch in self.batches:
+                self._run(batch, act)
+
+    def _add(self, name: str, call: LayerCall, source: torch.Generator) -> None:
+        n, places = call.plain(call.weight).shape[2], math.prod(call.patches)
+        if n > LARGEST:
+            return
+        seen = self.seen.get(name)
+        if seen is None:
+            empty = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=call.input.device)
+            seen = self.seen[name] = _Seen([empty.clone() for _ in range(call.groups)], places=places)
+            self.calls[name] = replace(call, input=call.input[:1])
+        chosen = some_places(places, max(PATCHES, 8 * n), self.points, source).to(call.input.device)
+        for gram, columns in zip(seen.grams, call.columns(chosen), strict=True):
+            rows = columns.flatten(0, 1)
+            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+            gram += (rows.T @ rows).double()
+        seen.count += len(call.input) * len(chosen)
+
+    def take_reactions(self) -> None:
+        """One pass with gradients: how strongly the output reacts to what each layer makes."""
+        source = torch.Generator().manual_seed(self.seed)
+        sums: dict[str, Tensor] = {}
+
+        def act(name: str, call: LayerCall, run: Run) -> Tensor:
+            made = run(None)
+            if name in self.seen and made.requires_grad:
+
+                def hook(gradient: Tensor) -> None:
+                    squares = call.as_places(gradient).double().square().sum((0, 2))
+                    sums[name] = sums.get(name, 0) + squares
+
+                made.register_hook(hook)
+            return made
+
+        points = 0
+        for batch in self.batches:
+            if points >= PROBED:
+                break
+            inputs, call = _differentiable(batch)
+            if not inputs:
+                break
+            with torch.enable_grad():
+                loss = _random_loss(self._run(call, act), source)
+                torch.autograd.grad(loss, inputs, allow_unused=True)
+            points += batch_size(batch)
+        for name, total in sums.items():
+            self.seen[name].reaction = total / points
+
+    def readers(self, group: Group, units: Sequence[int]) -> list[Reader]:
+        """The layers that read a group, as the elimination takes them."""
+        tensors = named_tensors(self.network)
+        found = []
+        for slot, indices, reads in zip(group.slots, group.indices, group.reads, strict=True):
+            seen = self.seen.get(slot.parameter) if reads else None
+            if seen is None or not seen.count:
+                continue
+            call = self.calls[slot.parameter]
+            plain = call.plain(tensors[slot.parameter].detach()).double()
+            weighing = torch.ones(call.outputs) if seen.reaction is None else seen.reaction.sqrt()
+            weighed = F.pad(plain, (0, 1)) * weighing.view(call.groups, -1, 1)
+            for k, gram in enumerate(seen.grams):
+                rows = tuple(_rows(call, indices[unit], k) for unit in units)
+                found.append(Reader(gram / seen.count, weighed[k], rows))
+        return found
+
+    @torch.no_grad()
+    def outputs(self) -> list[list[Tensor]]:
+        """What the network gives for the points of the trials."""
+        return [self._run(batch, lambda name, call, run: run(None)) for batch in self._tried()]
+
+    def _tried(self) -> list[Call]:
+        return self.batches[: max(1, math.ceil(TRIED / BATCH))]
+
+    @torch.no_grad()
+    def scaled(self, group: Group, units: Sequence[int], order: Order, wanted: list[list[Tensor]]) -> Curve:
+        """The curve of a group, scaled by a trial: half of it gone, its readers fitted anew."""
+        count = len(units) // 2
+        fitted = self._refitted(group, [units[i] for i in order.removed[:count]])
+
+        def act(name: str, call: LayerCall, run: Run) -> Tensor:
+            if name not in fitted:
+                return run(None)
+            weight, constant = fitted[name]
+            made = run(weight)
+            return made + constant.view([-1] + [1] * (0 if call.linear else len(call.stride)))
+
+        moved = [movement(self._run(b, act), right) for b, right in zip(self._tried(), wanted, strict=True)]
+        harm, guess = sum(moved) / len(moved), float(order.errors[count])
+        scale = harm / guess if guess > 0 and harm > 0 else 1.0
+        return Curve(order.removed, order.errors * scale)
+
+    def _refitted(self, group: Group, gone: Sequence[int]) -> dict[str, tuple[Tensor, Tensor]]:
+        """For every reader its weights, with nothing for the units that are gone, and a constant for each output."""
+        tensors = named_tensors(self.network)
+        found = {}
+        for slot, indices, reads in zip(group.slots, group.indices, group.reads, strict=True):
+            seen = self.seen.get(slot.parameter) if reads else None
+            if seen is None:
+                continue
+            call, old = self.calls[slot.parameter], tensors[slot.parameter].detach()
+            plain = F.pad(call.plain(old).double(), (0, 1))
+            for k, gram in enumerate(seen.grams):
+                stays = torch.ones(len(gram), dtype=torch.bool)
+                for unit in gone:
+                    stays[list(_rows(call, indices[unit], k))] = False
+                inner = gram[stays][:, stays] / seen.count
+                inner.diagonal().add_(RIDGE * inner.diagonal().mean())
+                goal = plain[k] @ gram[:, stays] / seen.count
+                plain[k, :, stays] = torch.linalg.solve(inner, goal.T).T
+                plain[k, :, ~stays] = 0
+            found[slot.parameter] = call.layered(plain[..., :-1]).to(old.dtype), plain[..., -1].flatten().to(old.dtype)
+        return found
+
+
+def _rows(call: LayerCall, indices: Sequence[int], group: int) -> tuple[int, ...]:
+    """Where the indices of a unit along the input axis of a weight lie among what a group of the layer reads."""
+    kernel = math.prod(call.kernel)
+    if call.transposed and call.groups > 1:
+        own = call.weight.shape[0] // call.groups
+        indices = [i - group * own for i in indices if group * own <= i < (group + 1) * own]
+    return tuple(i * kernel + tap for i in indices for tap in range(kernel))
+
+
+def some_places(places: int, rows: int, points: int, source: torch.Generator) -> Tensor:
+    """Some places of each point, so that all points together give about so many rows; else all of them."""
+    wanted = max(1, math.ceil(rows / points))
+    if wanted >= places:
+        return torch.arange(places)
+    return torch.randperm(places, generator=source)[:wanted].sort().values
+
+
+def _differentiable(batch: Call) -> tuple[list[Tensor], Call]:
+    """The batch with inputs that take gradients."""
+    inputs: list[Tensor] = []
+
+    def fresh(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+            return leaf
+        inputs.append(leaf.detach().clone().requires_grad_())
+        return inputs[-1].clone()  # so that forward may write to it
+
+    with torch.enable_grad():
+        return inputs, pytree.tree_map(fresh, batch)
+
+
+def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor:
+    """A loss whose squared gradients tell how the output reacts: for scores of classes, of labels that the network
+    itself draws; for anything else, along a random direction."""
+    total = outputs[0].new_zeros(())
+    for output in outputs:
+        if _are_scores(output):
+            labels = torch.multinomial(output.detach().float().softmax(1).cpu(), 1, generator=source)[:, 0]
+            total = total + F.cross_entropy(output, labels.to(output.device), reduction="sum")
+        else:
+            way = torch.randn(output.shape, generator=source).to(output)
+            total = total + (output * way).sum() / output.detach().square().mean().sqrt().clamp_min(1e-12)
+    return total
+
+
+def movement(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """How far outputs moved: for scores of classes the divergence of their probabilities, else the relative square."""
+    total = 0.0
+    for new, old in zip(found, wanted, strict=True):
+        if _are_scores(old):
+            total += float(F.kl_div(new.log_softmax(1), old.log_softmax(1), log_target=True, reduction="batchmean"))
+        else:
+            total += float((new - old).square().sum() / old.square().sum().clamp_min(1e-24))
+    return total
+
+
+def _are_scores(output: Tensor) -> bool:
+    return output.dim() == 2 and output.shape[1] > 1

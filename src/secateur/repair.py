@@ -1,0 +1,289 @@
+"""Fit the layers of a cut network anew, in closed form, so that it does again what the original did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateur.batches import Call, batch_size, calls, on_device_of, take
+from secateur.curves import movement, pieces, some_places
+from secateur.errors import SecateurError
+from secateur.lanes import Stop, side_by_side
+from secateur.plan import Plan
+from secateur.program import duplicate, mode, named_tensors, owner, revive, unwrap
+from secateur.progress import bar
+from secateur.ridge import LARGEST, Dual, Fitted, Normal
+from secateur.tape import Site, Tape, record
+from secateur.ties import Slot
+
+BATCH = 64  # points that run together
+PATCHES = 1 << 17  # rows that a fit looks at, if there are so many
+HELD = 4  # of every so many points the last is held out
+TINY = 1e-3  # of the largest scale of a norm: what is scaled less is not asked to make good for others
+
+
+@dataclass(frozen=True)
+class LayerRepair:
+    """What the repair did to one layer, on held-out points."""
+
+    name: str
+    before: float  # mean square error over mean square of what was wanted
+    after: float
+    kept: int  # outputs that kept their old weights, since none of the fits was better
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What the repair did. Movement is how far the output is from the original's, on held-out points."""
+
+    layers: tuple[LayerRepair, ...]
+    points: int
+    before: float  # movement of the network as cut
+    after: float  # movement as repaired
+    norms: bool  # whether the statistics of norms were estimated anew
+    notes: tuple[str, ...] = ()
+
+
+def repair(
+    small: nn.Module,
+    model: nn.Module,
+    data: Any,
+    plan: Plan,
+    *,
+    points: int | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> nn.Module:
+    """The cut network with its layers fitted anew, so that it gives what the original gives; both are untouched.
+
+    >>> small = sc.repair(sc.cut(model, plan), model, images, plan)
+
+    Layer by layer from the input on, each is fitted by least squares to what the original's layer makes, from what it
+    reads in the cut network; where its result is added to a skip path, to what makes the sum right. No labels are
+    used. The strength of the ridge is chosen on every fourth point, which the fit does not see; an output that no fit
+    makes better there keeps its weights, and so does the whole network if its output is not nearer to the original's.
+
+    data: a tensor (one batch) or an iterable of batches; labels beside the inputs are ignored. Never test data.
+    plan: what was cut.
+    points: use so many points; all of them if not given.
+    memory: bytes for what both networks hold between two layers; half of what is free if not given. Points that do
+        not fit into it are left out.
+    """
+    batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, points=points))
+    return refit(small, model, batches, plan, memory=memory, progress=progress)[0]
+
+
+def refit(
+    small: nn.Module,
+    model: nn.Module,
+    batches: Sequence[Call],
+    plan: Plan,
+    *,
+    memory: int | None = None,
+    progress: bool = False,
+) -> tuple[nn.Module, Repair]:
+    """As `repair`, with what it did."""
+    original = unwrap(model)
+    repaired = duplicate(unwrap(small))
+    if sum(map(batch_size, batches)) < HELD:
+        raise SecateurError(
+            f"{sum(map(batch_size, batches))} points are too few", layer="data", remedy="give at least 128"
+        )
+    tape = record(repaired, on_device_of(repaired, take(batches[0], slice(1))))
+    _check_alike(tape, record(original, on_device_of(original, take(batches[0], slice(1)))), repaired)
+    used, notes = _that_fit(pieces(batches, BATCH), tape, memory)
+    sites = list(tape.sites())
+    fitter = _Fitter(original, repaired, plan, sum(map(batch_size, used)))
+    rows = []
+    with bar("fitting layers", len(sites), progress) as advance:
+        for site, stops in side_by_side(original, repaired, used, sites):
+            rows.append(fitter.fit(site, stops))
+            advance()
+    return _best(unwrap(small), repaired, original, used, tuple(rows), notes)
+
+
+def _check_alike(one: Tape, other: Tape, network: nn.Module) -> None:
+    if one.names != other.names:
+        raise SecateurError(
+            "the cut network does not make the same calls as the original, so they cannot run side by side",
+            layer=type(network).__name__,
+            remedy="give the network that the plan was made for; repair=False leaves the repair out",
+        )
+
+
+def _that_fit(batches: list[Call], tape: Tape, memory: int | None) -> tuple[list[Call], tuple[str, ...]]:
+    """The batches whose activations fit into the memory."""
+    if memory is None:
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    room = max(2 * HELD, memory // max(1, 2 * tape.peak_bytes))
+    total = sum(map(batch_size, batches))
+    if total <= room:
+        return batches, ()
+    used, left = [], room
+    for batch in batches:
+        if left:
+            used.append(take(batch, slice(left)))
+            left -= batch_size(used[-1])
+    return used, (f"the repair uses {room} of {total} points, as many as fit into {memory >> 20} MB",)
+
+
+class _Fitter:
+    """Fits one layer after the other."""
+
+    def __init__(self, original: nn.Module, repaired: nn.Module, plan: Plan, points: int) -> None:
+        self.whole, self.tensors = named_tensors(original), named_tensors(repaired)
+        self.plan, self.points = plan, points
+        self.source = torch.Generator().manual_seed(0)
+
+    def fit(self, site: Site, stops: Iterator[tuple[Stop, Stop]]) -> LayerRepair:
+        """Gather what the layer reads and should make, solve, and put the new weights in."""
+        sums: Normal | Dual | None = None
+        first = 0
+        for ours, theirs in stops:
+            call, goal = theirs.call, self._goal(site, ours, theirs)
+            groups, outputs, n = call.plain(call.weight).shape
+            if sums is None:
+                small = n <= LARGEST or groups > 1
+                sums = Normal(groups, n, outputs, goal.device) if small else Dual()
+                chosen = some_places(goal.shape[2], max(PATCHES, 16 * n), self.points, self.source).to(goal.device)
+            columns = call.columns(chosen)  # [groups, points, places, n]
+            goals = goal[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
+            numbers = torch.arange(first, first + len(goal), device=goal.device) % HELD == HELD - 1
+            for held in (False, True):
+                which = numbers == held
+                if which.any():
+                    sums.add(columns[:, which].flatten(1, 2), goals[:, which].flatten(1, 2), held)
+            first += len(goal)
+        assert sums is not None
+        old = call.plain(call.weight.detach()).double()
+        constant = (
+            old.new_zeros(old.shape[:2]) if call.bias is None else call.bias.detach().double().view(old.shape[:2])
+        )
+        found = sums.fit(torch.cat([old, constant[..., None]], 2), site.takes_constant)
+        if not found.ratio.isinf().all():
+            self._put(site, call.layered(found.weight[..., :-1]), found.weight[..., -1].flatten())
+        return _told(site, found)
+
+    def _put(self, site: Site, weight: Tensor, constant: Tensor) -> None:
+        with torch.no_grad():
+            self.tensors[site.weight].copy_(weight)
+            if site.bias is not None:
+                self.tensors[site.bias].copy_(constant)
+            elif site.norm is not None:
+                site.norm.add(constant, self.tensors)
+
+    def _goal(self, site: Site, ours: Stop, theirs: Stop) -> Tensor:
+        """What the layer should make, [points, outputs, places]: with it the sum is as in the original."""
+        assert ours.made is not None
+        kept = self.plan.kept.get(Slot(site.weight, 1 if theirs.call.transposed else 0))
+        which = slice(None) if kept is None else torch.tensor(kept, device=ours.made.device)
+        made = ours.made[:, which]
+        if ours.other is None or theirs.other is None:
+            return made
+        gap = ours.other[:, which] - theirs.other
+        if site.norm is None:
+            return made + gap
+        scale, shift = (value[which, None].to(made.dtype) for value in site.norm.affine(self.whole))
+        own_scale, own_shift = (value[:, None].to(made.dtype) for value in site.norm.affine(self.tensors))
+        tiny = own_scale.abs() <= TINY * own_scale.abs().max()
+        wanted = (scale * made + shift + gap - own_shift) / own_scale.where(~tiny, torch.ones_like(own_scale))
+        return wanted.where(~tiny, made)
+
+
+def _told(site: Site, found: Fitted) -> LayerRepair:
+    energy = float(found.energy.sum()) or 1.0
+    return LayerRepair(
+        name=owner(site.weight),
+        before=float(found.before.sum()) / energy,
+        after=float(found.after.sum()) / energy,
+        kept=int(found.ratio.isinf().sum()),
+        outputs=found.ratio.numel(),
+    )
+
+
+def _best(
+    small: nn.Module,
+    repaired: nn.Module,
+    original: nn.Module,
+    batches: Sequence[Call],
+    layers: tuple[LayerRepair, ...],
+    notes: tuple[str, ...],
+) -> tuple[nn.Module, Repair]:
+    """Of the cut, the repaired and the repaired network with new norm statistics the one nearest to the original."""
+    seen, held = _apart(batches)
+    wanted = _outputs(original, held)
+    before = _movement(small, held, wanted)
+    after = _movement(repaired, held, wanted)
+    found = Repair(layers, sum(map(batch_size, batches)), before, after, norms=False, notes=notes)
+    fresh = _with_new_norms(repaired, seen)
+    if fresh is not None and (moved := _movement(fresh, held, wanted)) < after:
+        repaired, found = fresh, replace(found, after=moved, norms=True)
+    if found.after < before:
+        return repaired, found
+    note = "no repair made the output better on held-out points: the network is as it was cut"
+    return duplicate(small), replace(found, after=before, norms=False, notes=(*notes, note))
+
+
+def _apart(batches: Sequence[Call]) -> tuple[list[Call], list[Call]]:
+    """The points that were fitted and those that were held out."""
+    seen, held = list[Call](), list[Call]()
+    first = 0
+    for batch in batches:
+        size = batch_size(batch)
+        numbers = torch.arange(first, first + size) % HELD == HELD - 1
+        for parts, which in ((seen, ~numbers), (held, numbers)):
+            if which.any():
+                parts.append(_points(batch, which, size))
+        first += size
+    return seen, held
+
+
+def _points(batch: Call, which: Tensor, size: int) -> Call:
+    def pick(leaf: Any) -> Any:
+        return leaf[which.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf
+
+    return pytree.tree_map(pick, batch)
+
+
+@torch.no_grad()
+def _outputs(network: nn.Module, batches: Sequence[Call]) -> list[list[Tensor]]:
+    found = []
+    with mode(network, False):
+        for args, kwargs in (on_device_of(network, batch) for batch in batches):
+            leaves = pytree.tree_leaves(network(*args, **kwargs))
+            found.append([leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()])
+    return found
+
+
+def _movement(network: nn.Module, batches: Sequence[Call], wanted: list[list[Tensor]]) -> float:
+    found = _outputs(network, batches)
+    total = sum(movement(new, old) * batch_size(b) for new, old, b in zip(found, wanted, batches, strict=True))
+    return total / sum(map(batch_size, batches))
+
+
+@torch.no_grad()
+def _with_new_norms(network: nn.Module, batches: Sequence[Call]) -> nn.Module | None:
+    """A copy whose batch norms have the statistics of these points; None if it has no such norms."""
+    fresh = duplicate(network)
+    norms = [m for m in fresh.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    if not norms:
+        return None
+    momenta = [norm.momentum for norm in norms]
+    with mode(fresh, False):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.train()
+            norm.momentum = None  # a plain mean over all batches
+        for args, kwargs in (on_device_of(fresh, batch) for batch in batches):
+            fresh(*args, **kwargs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return fresh
