@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else; both set up .venv on the first run.
+# `make demo`, `make test` and `make docs` need Python 3.11 or newer and nothing else; each sets up .venv on the first run.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +10,7 @@ SETUP := pyproject.toml constraints.txt
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit clean
+.PHONY: help demo test lint types unit docs clean
 
 help: ## say what the targets do
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
@@ -33,8 +33,14 @@ unit: $(VENV)/.tools ## run the tests
 	@echo '== pytest'
 	@$(BIN)/pytest
 
+docs: $(VENV)/.docs ## build the documentation in site/; a broken link is an error
+	@echo '== sphinx'
+	@rm -rf site
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir $(VENV)/doctrees docs site
+	@echo 'open site/index.html'
+
 clean: ## remove .venv and everything generated
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps below are older than pyproject.toml or constraints.txt only when those have changed.
@@ -56,4 +62,9 @@ $(VENV)/.package: $(SETUP) | $(BIN)/python
 $(VENV)/.tools: $(VENV)/.package
 	@echo '== installing the test tools'
 	@$(INSTALL) --editable '.[dev,onnx,zoo]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.package
+	@echo '== installing the documentation tools'
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@

@@ -33,11 +33,7 @@ for gradients in evaluation mode only, not for a training step.
 
 ## How this record was made
 
-It is provisional; a clean run of the secateur column with one version has done 97 of 263, with the same results.
-
-- The secateur column was recorded while tracing was still being changed. A network that passed early was not run again
-  after a later, stricter check was added, which could keep more. Two that had failed (timm:ese_vovnet39b_evos and
-  timm:efficientvit_b0) were mended and run again; the record holds their last result.
+- The secateur column is one run of all networks, in two parts.
 - The Torch-Pruning column is complete, but 15 timm networks ended at the limit of 300 s and gc_efficientnetv2_rw_t
   was stopped for want of memory, on a machine busy with other work; two of them (mnasnet_small, mixnet_xl) fell into a
   pause of several minutes. They may do better on a quiet machine.

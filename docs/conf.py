@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
+from sphinx.errors import SphinxError
 from typer.testing import CliRunner
 
 import secateur
@@ -29,16 +29,21 @@ html_css_files = ["site.css"]
 html_copy_source = False
 highlight_language = "none"  # tables and printed outputs; code says what it is
 myst_heading_anchors = 3
-default_role = "py:obj"  # what docstrings set in backticks; a link where it is a public name
 add_module_names = False
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 100
 
 NAVIGATION = {
-    "Guides": ["start", "prune", "inspect", "export", "bench", "experiments", "torch-pruning"],
+    "Guides": ["start", "prune", "compare", "inspect", "export", "bench", "experiments", "torch-pruning"],
     "Concepts": ["concepts", "method", "guarantee", "certificates", "trace", "plan"],
     "Reference": ["reference", "commands", "methods", "files", "coverage"],
 }
+KINDS = {
+    "Functions": ("autofunction", inspect.isfunction),
+    "Classes": ("autoclass", inspect.isclass),
+    "Modules": ("automodule", inspect.ismodule),
+}
+BACKTICKS = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PARAMETER = re.compile(r"^([a-zC]\w*(?:, \w+)*): ", re.MULTILINE)
 # What a browser would fetch by itself: scripts, styles, fonts, pictures. A link that is only followed is not.
 FETCHED = re.compile(r"""<(?:script|img|iframe)\b[^>]*\bsrc="?(?:https?:)?//|<link\b[^>]*\bhref="?(?:https?:)?//""")
@@ -55,17 +60,15 @@ def navigation() -> Iterator[str]:
 
 def reference() -> Iterator[str]:
     """Every public name, from its docstring."""
-    for kind, chosen in {
-        "Functions": inspect.isfunction,
-        "Classes": inspect.isclass,
-        "Modules": inspect.ismodule,
-    }.items():
+    left = {name: getattr(secateur, name) for name in secateur.__all__}
+    for kind, (directive, belongs) in KINDS.items():
         yield f"\n## {kind}\n"
-        for name in secateur.__all__:
-            if chosen(getattr(secateur, name)):
-                directive = {"Functions": "autofunction", "Classes": "autoclass", "Modules": "automodule"}[kind]
-                members = "" if kind == "Functions" else "\n   :members:"
-                yield f"```{{eval-rst}}\n.. {directive}:: secateur.{name}{members}\n```"
+        for name in [name for name, value in left.items() if belongs(value)]:
+            members = "" if kind == "Functions" else "\n   :members:"
+            yield f"```{{eval-rst}}\n.. {directive}:: secateur.{name}{members}\n```"
+            del left[name]
+    if left:
+        raise SphinxError(f"public, but neither function nor class nor module: {', '.join(left)}")
 
 
 def commands() -> Iterator[str]:
@@ -75,7 +78,7 @@ def commands() -> Iterator[str]:
         words = [*([name] if name else []), "--help"]
         shown = runner.invoke(app, words, prog_name="secateur", catch_exceptions=False)
         if shown.exit_code:
-            raise ExtensionError(f"secateur {' '.join(words)} failed: {shown.output}")
+            raise SphinxError(f"secateur {' '.join(words)} failed: {shown.output}")
         text = "\n".join(line.rstrip() for line in shown.output.strip("\n").splitlines())
         yield f"\n## secateur {name or ''}\n\n```text\n{text}\n```"
 
@@ -89,14 +92,28 @@ def add_generated(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "\n".join(["", *GENERATED[page](), ""])
 
 
-def list_parameters(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Turn our `name: meaning` lines, with what goes on indented below, into a list."""
-    listed = []
-    for paragraph in "\n".join(lines).split("\n\n"):
-        if PARAMETER.match(paragraph):
-            paragraph = PARAMETER.sub(r"- ``\1``: ", paragraph).replace("\n    ", "\n  ")
-        listed.append(paragraph)
-    lines[:] = "\n\n".join(listed).split("\n")
+def as_restructured(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn backticks into code, or a link to a public name, and `name: meaning` lines into a list."""
+    paragraphs = "\n".join(lines).split("\n\n")
+    for i, text in enumerate(paragraphs):
+        if not text.startswith(">>>"):
+            text = BACKTICKS.sub(linked, text)
+            if PARAMETER.match(text):
+                text = PARAMETER.sub(r"- ``\1``: ", text).replace("\n    ", "\n  ")
+            paragraphs[i] = text
+    lines[:] = "\n\n".join(paragraphs).split("\n")
+
+
+def linked(code: re.Match[str]) -> str:
+    public = code[1].partition(".")[0] in secateur.__all__
+    return f":py:obj:`{code[1]} <secateur.{code[1]}>`" if public else f"``{code[1]}``"
+
+
+def without_objects(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A default that is a function has no name worth showing."""
+    return signature and re.sub(r"<function [^>]*>+", "...", signature), result
 
 
 def check_offline(app: Sphinx, failure: Exception | None) -> None:
@@ -107,10 +124,11 @@ def check_offline(app: Sphinx, failure: Exception | None) -> None:
         fetched = {".html": FETCHED, ".css": FETCHED_BY_STYLE}.get(file.suffix)
         found = fetched and fetched.search(file.read_text())
         if found:
-            raise ExtensionError(f"{file} fetches from elsewhere: {found[0]}")
+            raise SphinxError(f"{file} fetches from elsewhere: {found[0]}")
 
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_generated)
-    app.connect("autodoc-process-docstring", list_parameters)
+    app.connect("autodoc-process-docstring", as_restructured)
+    app.connect("autodoc-process-signature", without_objects)
     app.connect("build-finished", check_offline)

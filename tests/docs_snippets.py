@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -46,7 +47,8 @@ class Snippet:
         return shlex.split(self.text, comments=True)
 
 
-def snippets(page: Path) -> list[Snippet]:
+@cache
+def snippets(page: Path) -> tuple[Snippet, ...]:
     """All code of a page, in order.
 
     >>> [snippet.words[1] for snippet in snippets(PAGES["README.md"]) if snippet.kind == "command"]
@@ -55,7 +57,7 @@ def snippets(page: Path) -> list[Snippet]:
     for token in MarkdownIt().parse(page.read_text()):
         if token.type not in ("fence", "code_block"):
             continue
-        line, language = token.map[0] + (token.type == "fence"), token.info.strip()
+        line, language = (token.map or [0])[0] + (token.type == "fence"), token.info.strip()
         if language == "python":
             found.append(Snippet("file" if _file(token.content) else "python", token.content, line))
         elif language == "yaml":
@@ -68,7 +70,7 @@ def snippets(page: Path) -> list[Snippet]:
                     found[-1] = replace(found[-1], shown=f"{found[-1].shown}{paragraph}\n")
         else:
             raise ValueError(f"{page}:{line}: nobody knows how to run {language!r}")
-    return found
+    return tuple(found)
 
 
 def write_file(snippet: Snippet, folder: Path) -> None:

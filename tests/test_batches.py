@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import secateur as sc
-from secateur.batches import batch_size, calls, example_of, on_device_of, take
+from secateur.batches import batch_size, calls, example_of, on_device_of, take, with_labels
 
 X, Y = torch.arange(10.0).view(10, 1), torch.arange(10)
 
@@ -81,3 +81,35 @@ def test_a_tuple_of_batches_is_not_taken_for_one() -> None:
         inputs(X.split(5))
     assert len(inputs(list(X.split(5)))) == 2
     assert len(inputs(X.split(5), example=(X, X))) == 1
+
+
+def labels(data: Any, **options: Any) -> list[list[int] | None]:
+    return [None if found is None else found.tolist() for _, found in with_labels(data, **options)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(X, Y), [(X, Y)], [[X, Y]], [(X, "name", Y)], [(X, Y[:3], Y)], DataLoader(TensorDataset(X, Y), batch_size=10)],
+)
+def test_labels_are_the_first_tensor_beside_the_inputs_with_one_for_each_point(data: Any) -> None:
+    assert labels(data) == [Y.tolist()]
+
+
+@pytest.mark.parametrize("data", [X, [X], [(X,)], [(X, 3)], [(X, Y[:3])], [(X, torch.tensor(1))], [{"x": X, "y": Y}]])
+def test_without_such_a_tensor_there_are_no_labels(data: Any) -> None:
+    assert labels(data) == [None]
+
+
+def test_labels_follow_their_points() -> None:
+    batches = [(X[:4], Y[:4]), (X[4:4], Y[4:4]), X[4:8], (X[8:], Y[8:])]
+    assert labels(batches) == [[0, 1, 2, 3], None, [8, 9]]
+    assert labels(batches, points=9) == [[0, 1, 2, 3], None, [8]]
+    assert [call[0][0].flatten().tolist() for call, _ in with_labels((X, Y), points=3)] == [[0, 1, 2]]
+    assert labels((X, Y), points=3) == [[0, 1, 2]]
+
+
+def test_labels_behind_several_arguments_or_a_function() -> None:
+    assert labels((X, X * 2, Y), example=(X[:1], X[:1])) == [Y.tolist()]
+    assert labels((X, X * 2), example=(X[:1], X[:1])) == [None]
+    assert labels([(X, Y)], to_inputs=lambda batch: batch[0] + 1) == [Y.tolist()]
+    assert labels([{"image": X, "label": Y}], to_inputs=lambda batch: batch["image"]) == [None]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +13,13 @@ from cases import build
 from torch import nn
 
 import secateur as sc
-from secateur.planning import Job
+from secateur.allocations import NAMES, Allocation
+from secateur.embedded import digits, lenet5
+from secateur.methods import METHODS
+from secateur.methods.base import Evidence
+from secateur.planning import Job, judges
+from secateur.prune import carry_out
+from secateur.repair import Repair
 from secateur.sizes import Sizes
 from secateur.zoo import LeNet5Classic
 
@@ -162,3 +171,68 @@ def test_requests_that_cannot_be_met_are_refused(budget: dict[str, Any], setting
 def test_no_data_is_refused() -> None:
     with pytest.raises(sc.SecateurError, match="there is no data"):
         sc.plan(NETWORK, [], {"params": "40%"})
+
+
+@pytest.fixture(scope="module")
+def embedded() -> tuple[Job, Evidence]:
+    """A request for the embedded network, and what is known of it."""
+    images, labels = digits("calibration")
+    job = Job.of(lenet5(), (images, labels), {"params": "20%"}, points=32)
+    return job, job.evidence()
+
+
+@pytest.mark.parametrize("allocation", NAMES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_with_every_allocation(method: str, allocation: str, embedded: tuple[Job, Evidence]) -> None:
+    job, seen = embedded
+    repair = (list(METHODS).index(method) + NAMES.index(allocation)) % 2 == 0
+    chosen, shared = judges(method, allocation=allocation)
+    res = carry_out(
+        replace(job, method=chosen, allocation=shared, repair=repair),
+        replace(job, method=chosen, allocation=shared).draft(seen),
+    )
+    assert 0.19 * res.before.params < res.after.params <= 0.2 * res.before.params
+    assert res.after == sc.cost(res.model, job.example)
+    assert (res.repair is not None) == repair and res.verification < 1e-5
+    if res.repair is not None:
+        assert res.repair.after <= res.repair.before
+    info = json.loads(json.dumps(res.info, allow_nan=False))
+    assert info["method"] == method and info["allocation"] == allocation and (info["repair"] is not None) == repair
+    assert res.summary()
+
+
+def test_what_cannot_be_told_in_numbers_is_left_out_of_the_info(embedded: tuple[Job, Evidence]) -> None:
+    job, seen = embedded
+    res = carry_out(replace(job, repair=False), job.draft(seen))
+    info = replace(res, repair=Repair((), 8, before=math.inf, after=math.nan, norms=False)).info
+    assert json.loads(json.dumps(info, allow_nan=False))["repair"]["before"] is None
+
+
+def test_uniform_keeps_the_same_part_of_every_group() -> None:
+    plan = sc.plan(NETWORK, IMAGES, {"params": "30%"}, method="ft")
+    parts = [len(group.kept) / group.size for group in plan.groups]
+    most = max(1 / group.size for group in plan.groups)
+    assert len(parts) == 4 and max(parts) - min(parts) <= most
+
+
+def test_what_belongs_to_a_method_is_taken_unless_another_is_asked_for() -> None:
+    assert [judges(name)[1].name for name in ("residual", "pfp", "ft")] == ["residual", "pfp", "uniform"]
+    assert judges("ft", allocation="residual")[1] == Allocation("residual", judges("ft")[1].pfp)
+    assert judges(select="rand")[0].name == "pfp" and judges()[0].name == "residual"
+    assert Job.of(NETWORK, IMAGES, {"params": "30%"}).repair
+    assert not Job.of(NETWORK, IMAGES, {"params": "30%"}, method="ft").repair
+    assert not Job.of(NETWORK, IMAGES, {"params": "30%"}, repair=False).repair
+
+
+@pytest.mark.parametrize("budget", [{"params": "40%"}, {"macs": "40%"}, {"params": "50%", "macs": "50%"}])
+def test_residual_meets_its_budget_in_several_steps(budget: dict[str, str]) -> None:
+    found = cost_of(sc.plan(NETWORK, IMAGES, budget, steps=2))
+    assert all(getattr(found, name) <= float(share[:-1]) / 100 * getattr(WHOLE, name) for name, share in budget.items())
+
+
+def test_data_that_is_not_finite_is_refused() -> None:
+    images = IMAGES.clone()
+    images[2, 0, 3, 3] = torch.nan
+    for method in ("residual", "pfp"):
+        with pytest.raises(sc.SecateurError, match="NaN"):
+            sc.plan(NETWORK, images, {"params": "40%"}, method=method)

@@ -11,6 +11,7 @@ from secateur.bench import Bench, bench
 from secateur.certificate import Certificate
 from secateur.certify import certify
 from secateur.checkpoint import load, save
+from secateur.compare import Comparison, compare
 from secateur.cost import Cost, Latency, cost, latency
 from secateur.errors import SecateurError
 from secateur.evaluate import Evaluation, evaluate
@@ -32,6 +33,7 @@ __all__ = [
     "Bench",
     "Certificate",
     "ChannelGraph",
+    "Comparison",
     "Cost",
     "Evaluation",
     "Export",
@@ -45,6 +47,7 @@ __all__ = [
     "Training",
     "bench",
     "certify",
+    "compare",
     "cost",
     "cut",
     "cut_optimizer",

@@ -75,4 +75,4 @@ def slopes(harm: Any, cost: float) -> Array:
             corners.pop()
         corners.append(gone)
     steps = np.diff(np.interp(np.arange(len(harm)), corners, np.asarray(harm)[corners]))
-    return np.concatenate([[np.inf], np.maximum.accumulate(steps)[::-1] / max(cost, 1e-300)])
+    return np.concatenate([[np.inf], np.maximum.accumulate(steps)[::-1] / max(cost, 1e-30)])

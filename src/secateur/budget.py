@@ -86,6 +86,21 @@ def parse(budget: Mapping[str, object]) -> Budget:
     return Budget(**limits)
 
 
+def parse_drop(budget: Mapping[str, object]) -> float:
+    """The accuracy that may be lost, for a budget in that alone.
+
+    >>> parse_drop({"drop": "1%"})
+    0.01
+    """
+    if len(budget) > 1:
+        others = ", ".join(str(key) for key in budget if key != "drop")
+        raise UsageError(f"the budget is in drop and in {others}", remedy="give one of them: drop decides the size")
+    number, unit = _number(budget["drop"])
+    if unit != "%" or not 0 < number < 100:
+        raise _refusal("drop", budget["drop"], "write the percentage points that may be lost: '1%'")
+    return number / 100
+
+
 def _limit(key: str, value: object) -> Limit:
     units = TIMES if key.startswith("latency") else COUNTS
     forms = "write '50%' or '8ms'" if units is TIMES else "write '40%', '300k', '2.1G' or a number"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,10 +20,12 @@ from torch.utils import _pytree as pytree
 
 from secateur.batches import Call, batch_size, on_device_of, take
 from secateur.eliminate import Order, Reader, eliminate
+from secateur.errors import SecateurError
 from secateur.graph import ChannelGraph, Group
 from secateur.layers import AtLayers, LayerCall, Run
-from secateur.program import mode, named_tensors
+from secateur.program import mode, named_tensors, owner
 from secateur.progress import bar
+from secateur.ridge import wide
 
 BATCH = 64  # points that run together
 PATCHES = 1 << 16  # rows that the moments look at, if there are so many
@@ -114,6 +117,11 @@ class _Study:
         with torch.no_grad():
             for batch in self.batches:
                 self._run(batch, act)
+        for name, seen in self.seen.items():
+            if not all(torch.isfinite(gram).all() for gram in seen.grams):
+                raise SecateurError(
+                    "what it reads is NaN or infinite", layer=owner(name), remedy="check the inputs and the weights"
+                )
 
     def _add(self, name: str, call: LayerCall, source: torch.Generator) -> None:
         n, places = call.plain(call.weight).shape[2], math.prod(call.patches)
@@ -126,7 +134,7 @@ class _Study:
             self.calls[name] = replace(call, input=call.input[:1])
         chosen = some_places(places, max(PATCHES, 8 * n), self.points, source).to(call.input.device)
         for gram, columns in zip(seen.grams, call.columns(chosen), strict=True):
-            rows = columns.flatten(0, 1)
+            rows = wide(columns.flatten(0, 1))
             rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
             gram += (rows.T @ rows).double()
         seen.count += len(call.input) * len(chosen)
@@ -156,6 +164,8 @@ class _Study:
                 break
             with torch.enable_grad():
                 loss = _random_loss(self._run(call, act), source)
+                if loss is None or not loss.requires_grad:
+                    break
                 torch.autograd.grad(loss, inputs, allow_unused=True)
             points += batch_size(batch)
         for name, total in sums.items():
@@ -184,13 +194,20 @@ class _Study:
         return [self._run(batch, lambda name, call, run: run(None)) for batch in self._tried()]
 
     def _tried(self) -> list[Call]:
-        return self.batches[: max(1, math.ceil(TRIED / BATCH))]
+        before = accumulate(map(batch_size, self.batches), initial=0)
+        return [batch for batch, points in zip(self.batches, before) if points < TRIED]
 
     @torch.no_grad()
     def scaled(self, group: Group, units: Sequence[int], order: Order, wanted: list[list[Tensor]]) -> Curve:
-        """The curve of a group, scaled by a trial: half of it gone, its readers fitted anew."""
+        """The curve of a group, scaled by a trial with half of it gone and its readers fitted anew."""
         count = len(units) // 2
-        fitted = self._refitted(group, [units[i] for i in order.removed[:count]])
+        harm, guess = self._trial(group, [units[i] for i in order.removed[:count]], wanted), float(order.errors[count])
+        scale = harm / guess if guess > 0 and 0 < harm < math.inf else 1.0
+        return Curve(order.removed, order.errors * scale)
+
+    def _trial(self, group: Group, gone: Sequence[int], wanted: list[list[Tensor]]) -> float:
+        """How far the output moves without these units, their readers fitted anew."""
+        fitted = self._refitted(group, gone)
 
         def act(name: str, call: LayerCall, run: Run) -> Tensor:
             if name not in fitted:
@@ -200,9 +217,7 @@ class _Study:
             return made + constant.view([-1] + [1] * (0 if call.linear else len(call.stride)))
 
         moved = [movement(self._run(b, act), right) for b, right in zip(self._tried(), wanted, strict=True)]
-        harm, guess = sum(moved) / len(moved), float(order.errors[count])
-        scale = harm / guess if guess > 0 and harm > 0 else 1.0
-        return Curve(order.removed, order.errors * scale)
+        return sum(moved) / len(moved)
 
     def _refitted(self, group: Group, gone: Sequence[int]) -> dict[str, tuple[Tensor, Tensor]]:
         """For every reader its weights, with nothing for the units that are gone, and a constant for each output."""
@@ -258,28 +273,30 @@ def _differentiable(batch: Call) -> tuple[list[Tensor], Call]:
         return inputs, pytree.tree_map(fresh, batch)
 
 
-def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor:
+def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor | None:
     """A loss whose squared gradients tell how the output reacts: for scores of classes, of labels that the network
     itself draws; for anything else, along a random direction."""
-    total = outputs[0].new_zeros(())
+    total = None
     for output in outputs:
         if _are_scores(output):
             labels = torch.multinomial(output.detach().float().softmax(1).cpu(), 1, generator=source)[:, 0]
-            total = total + F.cross_entropy(output, labels.to(output.device), reduction="sum")
+            part = F.cross_entropy(output, labels.to(output.device), reduction="sum")
         else:
             way = torch.randn(output.shape, generator=source).to(output)
-            total = total + (output * way).sum() / output.detach().square().mean().sqrt().clamp_min(1e-12)
+            part = (output * way).sum() / output.detach().square().mean().sqrt().clamp_min(1e-12)
+        total = part if total is None else total + part
     return total
 
 
 def movement(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """How far outputs moved: for scores of classes the divergence of their probabilities, else the relative square."""
     total = 0.0
-    for new, old in zip(found, wanted, strict=True):
+    for new, old in zip(map(wide, found), map(wide, wanted), strict=True):
         if _are_scores(old):
-            total += float(F.kl_div(new.log_softmax(1), old.log_softmax(1), log_target=True, reduction="batchmean"))
+            gap = F.kl_div(new.log_softmax(1), old.log_softmax(1), log_target=True, reduction="batchmean")
         else:
-            total += float((new - old).square().sum() / old.square().sum().clamp_min(1e-24))
+            gap = (new - old).square().sum() / old.square().sum().clamp_min(1e-24)
+        total += max(0.0, float(gap)) if gap.isfinite() else math.inf
     return total
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from secateur.errors import SecateurError
 from secateur.layers import LayerCall, take_apart
 from secateur.ops import call_name
 from secateur.program import first_line, mode, owner
-from secateur.tape import Counting, Site
+from secateur.tape import Counting, Site, may_belong_to_a_site
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,19 @@ class _Seen:
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    version: int = 0
+    version: int = 0  # of what it read: another one later means that it was overwritten
     result: Tensor | None = None
+
+    @property
+    def input(self) -> Tensor:
+        """What it read."""
+        return self.args[0] if self.args else self.kwargs["input"]
+
+    def again(self, x: Tensor) -> Tensor:
+        """Call it on this."""
+        if self.args:
+            return self.func(x, *self.args[1:], **self.kwargs)
+        return self.func(**{**self.kwargs, "input": x})
 
 
 class _Abandoned(Exception):
@@ -50,7 +61,7 @@ class _Lane(Counting):
         super().__init__()
         self.network, self.batch, self.original = network, batch, original
         self.layers = {site.step: site for site in sites}
-        self.norms = {site.norm.step for site in sites if site.norm}
+        self.norms = {site.norm.step for site in sites if site.norm and site.sum is not None}
         self.ends = {site.end: site for site in sites}
         self.seen: dict[int, _Seen] = {}
         self.stop: Stop | None = None
@@ -98,14 +109,18 @@ class _Lane(Counting):
             raise _Abandoned
 
     def at(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not may_belong_to_a_site(
+            call_name(func)
+        ):  # a call that gives no tensor has the number of the next that does
+            return func(*args, **kwargs)
         end = self.ends.get(number)
         if end is not None and end.sum is not None:
-            args, kwargs = self._at_sum(end, args, kwargs)
+            self._at_sum(end, args)
         elif end is not None and not self.original:
             self._wait(self._alone(func, args, kwargs, None))
         if number in self.norms or (number in self.layers and number not in self.ends):
-            x = args[0] if args else kwargs["input"]
-            self.seen[number] = _Seen(func, args, kwargs, x._version)
+            self.seen[number] = seen = _Seen(func, args, kwargs)
+            seen.version = seen.input._version
         result = func(*args, **kwargs)
         if self.original and number in self.layers:
             if end is not None:
@@ -118,25 +133,22 @@ class _Lane(Counting):
         call = _taken_apart(func, args, kwargs)
         return Stop(call, None if result is None else call.as_places(result), None)
 
-    def _at_sum(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def _at_sum(self, site: Site, args: tuple[Any, ...]) -> None:
         layer = self.seen.pop(site.step)
         norm = self.seen.pop(site.norm.step) if site.norm else None
-        x = layer.args[0] if layer.args else layer.kwargs["input"]
-        if x._version != layer.version:
+        if layer.input._version != layer.version:
             raise SecateurError(
                 "what the layer reads is overwritten before its result is added up",
                 layer=owner(site.weight),
                 remedy="take the in-place call out of forward",
             )
         call = _taken_apart(layer.func, layer.args, layer.kwargs)
-        operands = list(args[:2])
-        other = call.as_places(operands[1 - site.place].expand_as(operands[site.place]))
+        own, other = args[site.place], args[1 - site.place]
         made = None if layer.result is None else call.as_places(layer.result)
-        self._wait(Stop(call, made, other))
-        if not self.original:
-            again = layer.func(*layer.args, **layer.kwargs)
-            operands[site.place] = norm.func(again, *norm.args[1:], **norm.kwargs) if norm else again
-        return (*operands, *args[2:]), kwargs
+        self._wait(Stop(call, made, call.as_places(other.expand_as(own))))
+        if not self.original:  # in place, since forward may hold it too: `out.add_(x)`
+            again = layer.again(layer.input)
+            own.copy_(norm.again(again) if norm else again)
 
 
 def _taken_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerCall:
@@ -147,7 +159,7 @@ def _taken_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> La
 
 def side_by_side(
     original: nn.Module, small: nn.Module, batches: Sequence[Call], sites: Sequence[Site]
-) -> Iterator[tuple[Site, Iterator[tuple[Stop, Stop]]]]:
+) -> Generator[tuple[Site, Iterator[tuple[Stop, Stop]]]]:
     """For each site in the order in which they are reached: the stops of both networks, batch by batch.
 
     >>> for site, stops in side_by_side(model, small, batches, sites):
@@ -162,21 +174,26 @@ def side_by_side(
             pairs.append((_Lane(original, batch, sites, True), _Lane(small, batch, sites, False)))
             for lane in pairs[-1]:
                 stack.callback(lane.abandon)
-        try:
-            for site in sorted(sites, key=lambda site: site.end):
-                yield site, _stops(pairs)
-        except SecateurError:
-            raise
-        except RuntimeError as error:
-            raise SecateurError(
-                f"the networks could not run side by side: {first_line(error)}",
-                layer=type(small).__name__,
-                remedy="give the network that the plan was made for, and the one that it left",
-            ) from error
+        for site in sorted(sites, key=lambda site: site.end):
+            yield site, _stops(pairs)
 
 
 def _stops(pairs: Sequence[tuple[_Lane, _Lane]]) -> Iterator[tuple[Stop, Stop]]:
     for ours, theirs in pairs:
-        first, second = ours.advance(), theirs.advance()
-        assert first is not None and second is not None
+        try:
+            first, second = ours.advance(), theirs.advance()
+        except SecateurError:
+            raise
+        except Exception as error:
+            raise _apart(theirs, first_line(error)) from error
+        if first is None or second is None:
+            raise _apart(theirs, "one of them is done before the other")
         yield first, second
+
+
+def _apart(lane: _Lane, cause: str) -> SecateurError:
+    return SecateurError(
+        f"the networks could not run side by side: {cause}",
+        layer=type(lane.network).__name__,
+        remedy="give the network that the plan was made for, and the one that it left",
+    )

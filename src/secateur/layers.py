@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -82,14 +81,16 @@ class LayerCall:
 
         chosen: only these places, counted along the flattened space.
         """
-        found = self.x
-        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True), 2):
-            found = found.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
-        if chosen is None:
-            chosen = torch.arange(math.prod(self.patches), device=self.x.device)
-        at: tuple[Any, ...] = torch.unravel_index(chosen, self.patches)
-        found = found[(slice(None), slice(None), *at)]  # [points, channels, places, *kernel]
-        found = found.flatten(3).unflatten(1, (self.groups, -1))
+        starts = taps = torch.zeros(1, dtype=torch.int64)
+        space = zip(self.x.shape[2:], self.patches, self.kernel, self.stride, self.dilation, strict=True)
+        for size, count, kernel, stride, dilation in space:
+            starts = (starts[:, None] * size + torch.arange(count) * stride).flatten()
+            taps = (taps[:, None] * size + torch.arange(kernel) * dilation).flatten()
+        if chosen is not None:
+            starts = starts[chosen.cpu()]
+        at = (starts[:, None] + taps).flatten().to(self.x.device)
+        found = self.x.flatten(2).index_select(2, at)  # [points, channels, places x kernel]
+        found = found.view(len(found), self.groups, self.x.shape[1] // self.groups, len(starts), len(taps))
         return found.permute(1, 0, 3, 2, 4).flatten(3)
 
 

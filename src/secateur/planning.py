@@ -118,8 +118,9 @@ class Job:
         limits = parse_budget(budget)
         if steps < 1 or (points is not None and points < 1):
             raise UsageError(f"steps is {steps} and points {points}", remedy="give whole numbers from 1 up")
-        pfp = PFP(select=_draw(select), delta=delta, C=C, seed=seed, sensitivity=sensitivity)
-        chosen = _method(method, select, pfp)
+        chosen, shared = judges(
+            method, select=select, allocation=allocation, sensitivity=sensitivity, delta=delta, C=C, seed=seed
+        )
         pairs = list(with_labels(data, example=example, to_inputs=to_inputs, points=points))
         if not pairs:
             raise no_data()
@@ -137,7 +138,7 @@ class Job:
             labels=labels if len(labels) == len(pairs) else None,
             budget=limits,
             method=chosen,
-            allocation=Allocation(allocation or chosen.allocation, pfp),
+            allocation=shared,
             repair=isinstance(chosen, Residual) if repair is None else repair,
             seed=seed,
             steps=steps,
@@ -153,27 +154,48 @@ class Job:
         args, kwargs = self.calibration[0]
         return args or kwargs
 
-    def draft(self) -> Draft:
-        """Measure, allocate and select, once for each step; each measures the network that the last one left."""
-        base = runnable(self.model, self.graph)
+    @property
+    def whole(self) -> dict[str, list[int]]:
+        """All units of every group that may be cut."""
+        return {group.name: list(range(group.size)) for group in self.graph.prunable}
+
+    def evidence(self) -> Evidence:
+        """What the first step looks at.
+
+        >>> seen = job.evidence()
+        >>> [replace(job, budget=budget).draft(seen) for budget in budgets]
+        """
+        return self._evidence(runnable(self.model, self.graph), self.whole)
+
+    def _evidence(self, network: nn.Module, kept: Mapping[str, Sequence[int]]) -> Evidence:
+        return Evidence(
+            network=network,
+            graph=self.graph,
+            batches=self.calibration,
+            labels=self.labels,
+            kept=kept,
+            seed=self.seed,
+            memory=self.memory,
+            progress=self.progress,
+        )
+
+    def draft(self, first: Evidence | None = None) -> Draft:
+        """Measure, allocate and select, once for each step; each measures the network that the last one left.
+
+        first: what `evidence` gave, for this job or for one of the same data that differs in what it asks for; what has
+            been measured with it is not measured again.
+        """
+        first = self.evidence() if first is None else first
+        base = first.network
         sizes = Sizes(self.graph, cost(base, self.example))
         whole_time = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
-        kept = {group.name: list(range(group.size)) for group in self.graph.prunable}
+        kept = self.whole
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
         rows = {group.name: GroupRow(group.name, group.size, group.size) for group in self.graph.prunable}
         for step in range(1, self.steps + 1):
             so_far = Plan.keeping(self.graph, kept, scales)
-            evidence = Evidence(
-                network=mask(self.model, so_far) if so_far.kept else base,
-                graph=self.graph,
-                batches=self.calibration,
-                labels=self.labels,
-                kept=kept,
-                seed=self.seed,
-                memory=self.memory,
-                progress=self.progress,
-            )
-            found = self.method.scores(evidence)
+            evidence = self._evidence(mask(self.model, so_far), kept) if so_far.kept else first
+            found = evidence.scores(self.method)
             self._check_found(found)
             counts = {name: len(units) for name, units in kept.items()}
             for _ in range(ROUNDS):  # what a unit costs depends on the sizes of the other groups
@@ -310,6 +332,26 @@ class _Chooser:
             layer=type(unwrap(self.job.model)).__name__,
             remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
         )
+
+
+def judges(
+    method: str | Method | None = None,
+    *,
+    select: str | None = None,
+    allocation: str | None = None,
+    sensitivity: str = "max",
+    delta: float = 1e-12,
+    C: float = 1.0,
+    seed: int = 0,
+) -> tuple[Method, Allocation]:
+    """What says which channels go, and what says how many of each group; `prune` says what each setting means.
+
+    >>> judges("ft", allocation="residual")
+    (FT(), Allocation(name='residual', ...))
+    """
+    pfp = PFP(select=_draw(select), delta=delta, C=C, seed=seed, sensitivity=sensitivity)
+    chosen = _method(method, select, pfp)
+    return chosen, Allocation(allocation or chosen.allocation, pfp)
 
 
 def _method(method: str | Method | None, select: str | None, pfp: PFP) -> Method:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
+from secateur.batches import batch_size, calls
+from secateur.bounds import points_for_drop
+from secateur.budget import parse, parse_drop
+from secateur.certify import drop_certified, fixed_sequence
 from secateur.cost import Cost, cost, magnitude
-from secateur.errors import SecateurError
+from secateur.errors import SecateurError, UsageError
+from secateur.fingerprints import of, pack
 from secateur.methods.base import GroupRow, Method
 from secateur.plan import Plan
-from secateur.planning import Job, Settings
+from secateur.planning import Draft, Job, Settings
 from secateur.program import duplicate
 from secateur.repair import Repair, refit
 from secateur.sensitivity import runnable
@@ -37,6 +42,7 @@ class Pruned:
     method: Method
     allocation: str
     repair: Repair | None
+    fingerprints: str  # of the calibration points, so that they are not taken for held-out ones
     notes: tuple[str, ...]
 
     @property
@@ -46,13 +52,14 @@ class Pruned:
             "method": self.method.name,
             **self.method.settings(),
             "allocation": self.allocation,
-            "repair": None if self.repair is None else asdict(self.repair),
+            "repair": None if self.repair is None else _plain(asdict(self.repair)),
             "points": self.points,
             "level": _plain(self.level),
             "verification": self.verification,
             "before": {"params": self.before.params, "macs": self.before.macs},
             "after": {"params": self.after.params, "macs": self.after.macs},
-            "groups": [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows],
+            "groups": [_plain(asdict(row)) for row in self.rows],
+            "fingerprints": self.fingerprints,
             "notes": list(self.notes),
         }
 
@@ -87,7 +94,9 @@ def plan(model: nn.Module, data: Any, budget: Mapping[str, object], **settings: 
     return Job.of(model, data, budget, **settings).draft().plan
 
 
-def prune(model: nn.Module, data: Any, budget: Mapping[str, object], **settings: Unpack[Settings]) -> Pruned:
+def prune(
+    model: nn.Module, data: Any, budget: Mapping[str, object], *, heldout: Any = None, **settings: Unpack[Settings]
+) -> Pruned:
     """A smaller network within a budget: measured, planned, cut and verified. The original is untouched.
 
     >>> res = sc.prune(model, images, budget={"params": "40%"})
@@ -95,7 +104,10 @@ def prune(model: nn.Module, data: Any, budget: Mapping[str, object], **settings:
     >>> print(res.summary())
 
     data: a tensor (one batch) or an iterable of batches; labels beside the inputs are ignored. Never test data.
-    budget: what may remain: `{"params": "40%"}`, `{"macs": 2.1e9}`, `{"latency_ms": 8.0}`, or several at once.
+    budget: what may remain: `{"params": "40%"}`, `{"macs": 2.1e9}`, `{"latency_ms": 8.0}`, or several at once. Or what
+        may be lost: `{"drop": "1%"}` gives the smallest network, by MACs in steps of 5 %, of which held-out points
+        certify that accuracy drops by at most one point, with confidence 1 - delta (then 1e-3 unless given).
+    heldout: for such a budget: batches (x, y) that neither training nor calibration has seen.
     method: `"residual"` (least residual, the default), `"pfp"` (the paper's), `"ft"`, `"softnet"`, `"thinet"`,
         `"fpgm"`, `"taylor"` (needs labels beside the inputs), `"random"`, or a `secateur.methods.Method` of your own.
     select: for pfp: `"derand"` (the most sensitive channels), `"rand"`, `"partial"` or `"pivotal"` (draws, reweighed).
@@ -114,9 +126,63 @@ def prune(model: nn.Module, data: Any, budget: Mapping[str, object], **settings:
     output: `"module"` cuts your own class, `"graph"` the exported program.
     example, to_inputs, memory, progress: as for `sensitivity`.
     """
+    if isinstance(budget, Mapping) and "drop" in budget:
+        return _as_far_as_certified(model, data, budget, heldout, **settings)
+    if heldout is not None:
+        raise UsageError("held-out data is for a budget in drop", remedy='give budget={"drop": "1%"}, or leave it out')
     job = Job.of(model, data, budget, **settings)
-    draft = job.draft()
-    fixed, notes = None, draft.notes
+    return carry_out(job, job.draft())
+
+
+def _as_far_as_certified(
+    model: nn.Module, data: Any, budget: Mapping[str, object], heldout: Any, **settings: Unpack[Settings]
+) -> Pruned:
+    """The last network of a sequence fixed beforehand that passes its test; see `certify.fixed_sequence`."""
+    drop, delta = parse_drop(budget), settings.pop("delta", 1e-3)
+    if heldout is None:
+        raise UsageError("there is no held-out data", remedy="give heldout=[(x, y), ...] that nothing has seen yet")
+    batches = list(heldout) if not isinstance(heldout, Tensor | tuple | dict) else [heldout]
+    job = Job.of(model, data, {"macs": "100%"}, **settings)
+    evidence = job.evidence()
+    whole = carry_out(job, job.draft(evidence))
+
+    def candidates() -> Iterator[Pruned]:
+        yield whole
+        for percent in range(95, 0, -5):
+            smaller = replace(job, budget=parse({"macs": f"{percent}%"}))
+            try:
+                draft = smaller.draft(evidence)
+            except SecateurError:  # so small it cannot be
+                return
+            yield carry_out(smaller, draft)
+
+    def passes(one: Pruned) -> bool:
+        return drop_certified(
+            model, one.model, batches, drop=drop, delta=delta, used=whole.fingerprints, example=job.example
+        )
+
+    found = fixed_sequence(candidates(), passes)
+    points = sum(batch_size(call) for call in calls(batches, example=job.example))
+    if found is None:
+        raise SecateurError(
+            f"{points} held-out points cannot certify a drop of {drop:.2%} even for the original, "
+            f"with confidence {1 - delta:g}",
+            layer=type(model).__name__,
+            remedy=f"give at least {points_for_drop(0, 0, drop, delta)} points, allow more, or raise delta",
+        )
+    note = (
+        f"certified: accuracy drops by at most {drop:.2%}, with confidence {1 - delta:g}, by {points} held-out points "
+        "drawn independently from what the network will meet"
+    )
+    return replace(found, notes=(*found.notes, note))
+
+
+def carry_out(job: Job, draft: Draft) -> Pruned:
+    """Cut as drafted, verify, and repair if the job says so.
+
+    >>> carry_out(job, job.draft()).model
+    """
+    model, fixed, notes = job.model, None, draft.notes
     if draft.plan.kept:
         small = cut(model, draft.plan)
         difference = verify(model, draft.plan, [job.first_batch], tolerance=tolerance_for(model))
@@ -137,6 +203,7 @@ def prune(model: nn.Module, data: Any, budget: Mapping[str, object], **settings:
         method=job.method,
         allocation=job.allocation.name,
         repair=fixed,
+        fingerprints=pack(one for call in job.calibration for one in of(call)),
         notes=notes,
     )
 
@@ -172,4 +239,8 @@ def _cell(value: float) -> str:
 
 def _plain(value: Any) -> Any:
     """A value that JSON can hold."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,19 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateur import rewrite
 from secateur.batches import Call, batch_size, calls, on_device_of, take
 from secateur.curves import movement, pieces, some_places
 from secateur.errors import SecateurError
 from secateur.lanes import Stop, side_by_side
+from secateur.layers import LayerCall
 from secateur.plan import Plan
-from secateur.program import duplicate, mode, named_tensors, owner, revive, unwrap
+from secateur.program import duplicate, first_line, mode, named_tensors, owner, revive, unwrap
 from secateur.progress import bar
-from secateur.ridge import LARGEST, Dual, Fitted, Normal
+from secateur.ridge import LARGEST, Dual, Fitted, Normal, wide
+from secateur.surgery import check_plan, example_for, wrap_like
 from secateur.tape import Site, Tape, record
 from secateur.ties import Slot
 
 BATCH = 64  # points that run together
-PATCHES = 1 << 17  # rows that a fit looks at, if there are so many
+PATCHES = 1 << 16  # rows that a fit looks at, if there are so many
 HELD = 4  # of every so many points the last is held out
 TINY = 1e-3  # of the largest scale of a norm: what is scaled less is not asked to make good for others
 
@@ -78,7 +82,11 @@ def repair(
         not fit into it are left out.
     """
     batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, points=points))
-    return refit(small, model, batches, plan, memory=memory, progress=progress)[0]
+    original = unwrap(model)
+    if plan.output == "graph":
+        check_plan(original, plan)
+        original = rewrite.build(rewrite.programs_of(original, example_for(original, plan)))
+    return refit(small, original, batches, plan, memory=memory, progress=progress)[0]
 
 
 def refit(
@@ -97,17 +105,33 @@ def refit(
         raise SecateurError(
             f"{sum(map(batch_size, batches))} points are too few", layer="data", remedy="give at least 128"
         )
-    tape = record(repaired, on_device_of(repaired, take(batches[0], slice(1))))
-    _check_alike(tape, record(original, on_device_of(original, take(batches[0], slice(1)))), repaired)
-    used, notes = _that_fit(pieces(batches, BATCH), tape, memory)
+    _check_plan(original, repaired, plan)
+    used = pieces(batches, BATCH)
+    some = take(used[0], slice(2))  # two, so that it shows what has no axis of points
+    tape, whole = (_recorded(network, some) for network in (repaired, original))
+    _check_alike(tape, whole, repaired)
+    used, notes = _that_fit(used, (tape.peak_bytes + whole.peak_bytes) / batch_size(some), _memory(repaired, memory))
     sites = list(tape.sites())
     fitter = _Fitter(original, repaired, plan, sum(map(batch_size, used)))
     rows = []
     with bar("fitting layers", len(sites), progress) as advance:
-        for site, stops in side_by_side(original, repaired, used, sites):
-            rows.append(fitter.fit(site, stops))
-            advance()
-    return _best(unwrap(small), repaired, original, used, tuple(rows), notes)
+        with closing(side_by_side(original, repaired, used, sites)) as stations:
+            for site, stops in stations:
+                rows.append(fitter.fit(site, stops))
+                advance()
+    better, found = _best(unwrap(small), repaired, original, used, tuple(rows), notes)
+    return wrap_like(small, better), found
+
+
+def _recorded(network: nn.Module, some: Call) -> Tape:
+    try:
+        return record(network, on_device_of(network, some))
+    except Exception as error:
+        raise SecateurError(
+            f"it does not run on {batch_size(some)} points of the data: {first_line(error)}",
+            layer=type(network).__name__,
+            remedy="give data of the kind that the network takes, in batches of any size",
+        ) from error
 
 
 def _check_alike(one: Tape, other: Tape, network: nn.Module) -> None:
@@ -119,11 +143,35 @@ def _check_alike(one: Tape, other: Tape, network: nn.Module) -> None:
         )
 
 
-def _that_fit(batches: list[Call], tape: Tape, memory: int | None) -> tuple[list[Call], tuple[str, ...]]:
-    """The batches whose activations fit into the memory."""
-    if memory is None:
-        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    room = max(2 * HELD, memory // max(1, 2 * tape.peak_bytes))
+def _check_plan(original: nn.Module, small: nn.Module, plan: Plan) -> None:
+    check_plan(original, plan)
+    tensors = named_tensors(small)
+    for slot, indices in plan.kept.items():
+        found = tuple(tensors[slot.parameter].shape) if slot.parameter in tensors else None
+        if found is not None and (slot.axis >= len(found) or found[slot.axis] != len(indices)):
+            raise SecateurError(
+                f"the plan leaves {len(indices)} along axis {slot.axis}, the network has the shape {found}",
+                layer=slot.parameter,
+                remedy="give the network that this plan left: sc.cut(model, plan)",
+            )
+
+
+def _memory(network: nn.Module, memory: int | None) -> int:
+    """The bytes that may be used: half of what is free unless it is said."""
+    if memory is not None:
+        return memory
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError, AttributeError):
+        return 1 << 30
+
+
+def _that_fit(batches: list[Call], each: float, memory: int) -> tuple[list[Call], tuple[str, ...]]:
+    """The batches that fit into the memory, if every point takes so much."""
+    room = max(2 * HELD, int(memory / max(1, each)))
     total = sum(map(batch_size, batches))
     if total <= room:
         return batches, ()
@@ -132,7 +180,7 @@ def _that_fit(batches: list[Call], tape: Tape, memory: int | None) -> tuple[list
         if left:
             used.append(take(batch, slice(left)))
             left -= batch_size(used[-1])
-    return used, (f"the repair uses {room} of {total} points, as many as fit into {memory >> 20} MB",)
+    return used, (f"the repair uses {room} of {total} points, as many as fit into {memory / 2**20:.3g} MB",)
 
 
 class _Fitter:
@@ -146,14 +194,19 @@ class _Fitter:
     def fit(self, site: Site, stops: Iterator[tuple[Stop, Stop]]) -> LayerRepair:
         """Gather what the layer reads and should make, solve, and put the new weights in."""
         sums: Normal | Dual | None = None
-        first = 0
+        first = places = 0
         for ours, theirs in stops:
             call, goal = theirs.call, self._goal(site, ours, theirs)
+            _check_finite(site, call.input, goal)
             groups, outputs, n = call.plain(call.weight).shape
             if sums is None:
-                small = n <= LARGEST or groups > 1
-                sums = Normal(groups, n, outputs, goal.device) if small else Dual()
-                chosen = some_places(goal.shape[2], max(PATCHES, 16 * n), self.points, self.source).to(goal.device)
+                old = call.plain(call.weight.detach()).double()
+                shift = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
+                weights = torch.cat([old, shift.view(groups, outputs, 1)], 2)
+                sums = Normal(weights) if n <= LARGEST or groups > 1 else Dual(weights)
+            if goal.shape[2] != places:
+                places = goal.shape[2]
+                chosen = some_places(places, max(PATCHES, 16 * n), self.points, self.source).to(goal.device)
             columns = call.columns(chosen)  # [groups, points, places, n]
             goals = goal[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
             numbers = torch.arange(first, first + len(goal), device=goal.device) % HELD == HELD - 1
@@ -163,11 +216,7 @@ class _Fitter:
                     sums.add(columns[:, which].flatten(1, 2), goals[:, which].flatten(1, 2), held)
             first += len(goal)
         assert sums is not None
-        old = call.plain(call.weight.detach()).double()
-        constant = (
-            old.new_zeros(old.shape[:2]) if call.bias is None else call.bias.detach().double().view(old.shape[:2])
-        )
-        found = sums.fit(torch.cat([old, constant[..., None]], 2), site.takes_constant)
+        found = sums.fit(site.takes_constant)
         if not found.ratio.isinf().all():
             self._put(site, call.layered(found.weight[..., :-1]), found.weight[..., -1].flatten())
         return _told(site, found)
@@ -183,12 +232,11 @@ class _Fitter:
     def _goal(self, site: Site, ours: Stop, theirs: Stop) -> Tensor:
         """What the layer should make, [points, outputs, places]: with it the sum is as in the original."""
         assert ours.made is not None
-        kept = self.plan.kept.get(Slot(site.weight, 1 if theirs.call.transposed else 0))
-        which = slice(None) if kept is None else torch.tensor(kept, device=ours.made.device)
-        made = ours.made[:, which]
+        which = torch.tensor(_kept_outputs(self.plan, site.weight, ours.call), device=ours.made.device)
+        made = wide(ours.made[:, which])
         if ours.other is None or theirs.other is None:
             return made
-        gap = ours.other[:, which] - theirs.other
+        gap = wide(ours.other[:, which]) - wide(theirs.other)
         if site.norm is None:
             return made + gap
         scale, shift = (value[which, None].to(made.dtype) for value in site.norm.affine(self.whole))
@@ -196,6 +244,25 @@ class _Fitter:
         tiny = own_scale.abs() <= TINY * own_scale.abs().max()
         wanted = (scale * made + shift + gap - own_shift) / own_scale.where(~tiny, torch.ones_like(own_scale))
         return wanted.where(~tiny, made)
+
+
+def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:
+    """Which outputs of the original's layer the smaller one has."""
+    inputs, outputs = call.weight.shape[:2]
+    if not call.transposed:
+        return plan.kept.get(Slot(name, 0), range(inputs))
+    groups = sorted({i * call.groups // inputs for i in plan.kept.get(Slot(name, 0), range(inputs))})
+    own = plan.kept.get(Slot(name, 1), range(outputs))  # of each group
+    return [group * outputs + i for group in groups for i in own]
+
+
+def _check_finite(site: Site, *tensors: Tensor) -> None:
+    if not all(torch.isfinite(tensor).all() for tensor in tensors):
+        raise SecateurError(
+            "what it reads or makes is NaN or infinite",
+            layer=owner(site.weight),
+            remedy="check the inputs and the weights; half precision may be too narrow for this network",
+        )
 
 
 def _told(site: Site, found: Fitted) -> LayerRepair:
@@ -274,7 +341,8 @@ def _with_new_norms(network: nn.Module, batches: Sequence[Call]) -> nn.Module | 
     """A copy whose batch norms have the statistics of these points; None if it has no such norms."""
     fresh = duplicate(network)
     norms = [m for m in fresh.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    if not norms:
+    batches = [batch for batch in batches if batch_size(batch) > 1]  # a single point has no variance
+    if not norms or not batches:
         return None
     momenta = [norm.momentum for norm in norms]
     with mode(fresh, False):

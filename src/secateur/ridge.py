@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateur.errors import SecateurError
+
 RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of the mean square of what is read
+FINE = (1e-12, 1e-9)  # in double precision these too
 LARGEST = 6144  # things read, up to which second moments are kept; beyond, the rows themselves,
 ROWS = 4096  # so many at most
-EXACT = 1e-9  # a relative error below this is rounding
+EXACT = 256  # a relative error of fewer units in the last place is rounding
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,11 @@ class Moments:
 
     def add(self, x: Tensor, t: Tensor) -> None:
         """Take rows x [g, m, n] with targets t [g, m, o] in."""
+        x, t = wide(x), wide(t)
         rows = torch.cat([x, x.new_ones(*x.shape[:2], 1)], 2)
         self.gram += (rows.mT @ rows).double()
         self.cross += (t.mT @ rows).double()
-        self.energy += t.square().sum(1, dtype=torch.float64)
+        self.energy += wide(t).square().sum(1, dtype=torch.float64)
         self.count += x.shape[1]
 
     def __add__(self, other: Moments) -> Moments:
@@ -71,85 +75,130 @@ class Moments:
         diagonal = gram.diagonal(dim1=1, dim2=2)
         mean = diagonal[:, :n].mean(1, keepdim=True)
         diagonal[:, :n] += torch.where(mean > 0, ratio * mean, 1.0)
-        if constant:
-            diagonal[:, n] += 1e-9 * self.count
         gap = self.cross[..., :size] - old @ self.gram[..., :size]
         found = old.clone()
         found[..., :size] += torch.cholesky_solve(gap.mT, factor(gram)).mT
         return found
 
 
+def wide(x: Tensor) -> Tensor:
+    """At least single precision: sums of squares leave the range of halves."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def factor(gram: Tensor) -> Tensor:
     """The Cholesky factor; where rounding has left the matrix indefinite, of one with a little more on its diagonal."""
     size = gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    size = torch.where(size > 0, size, 1.0)
     more = 1e-9
     while (result := torch.linalg.cholesky_ex(gram)).info.any():
+        if more > 1:
+            raise SecateurError(
+                "the second moments of what a layer reads are NaN or infinite",
+                layer="data",
+                remedy="check the inputs and the weights",
+            )
         gram = gram.clone()
         gram.diagonal(dim1=-2, dim2=-1).add_(more * size)
         more *= 10
     return result.L
 
 
-class Normal:
+class _Fit:
+    """What is common: the old weights, and what the data is like."""
+
+    def __init__(self, old: Tensor) -> None:
+        self.old = old  # [g, o, n + 1], in double precision
+        self.eps = torch.finfo(torch.float32).eps
+
+    def gap(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows, and what the old weights miss; taken here, where it is not yet a difference of large sums."""
+        x, t = wide(x), wide(t)
+        self.eps = torch.finfo(x.dtype).eps
+        old = self.old.to(x.dtype)
+        return x, t - x @ old[..., :-1].mT - old[..., None, :, -1]
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The ridges to try."""
+        return (*FINE, *RATIOS) if self.eps < 1e-10 else RATIOS
+
+    def exact(self, error: Tensor, energy: Tensor) -> Tensor:
+        """Where an error is but rounding."""
+        return error <= (EXACT * self.eps) ** 2 * energy
+
+
+class Normal(_Fit):
     """The fit through second moments: any number of rows."""
 
-    def __init__(self, groups: int, n: int, outputs: int, device: torch.device) -> None:
-        self.seen, self.held = (Moments.empty(groups, n, outputs, device) for _ in range(2))
+    def __init__(self, old: Tensor) -> None:
+        super().__init__(old)
+        groups, outputs, size = old.shape
+        self.seen, self.held = (Moments.empty(groups, size - 1, outputs, old.device) for _ in range(2))
+        self.energy = torch.zeros_like(old[..., 0])
 
     def add(self, x: Tensor, t: Tensor, held: bool) -> None:
         """Take rows in, to fit or to choose by."""
-        (self.held if held else self.seen).add(x, t)
+        (self.held if held else self.seen).add(*self.gap(x, t))
+        if held:
+            self.energy += wide(t).square().sum(1, dtype=torch.float64)
 
-    def fit(self, old: Tensor, constant: bool) -> Fitted:
+    def fit(self, constant: bool) -> Fitted:
         """For each output the best ridge, or the old weights; then once more with all rows."""
-        held, whole = self.held, self.seen + self.held
-        before = held.error(old)
+        held, whole, none = self.held, self.seen + self.held, torch.zeros_like(self.old)
+        before = held.energy
         best, ratio = before.clone(), torch.full_like(before, torch.inf)
-        for r in RATIOS:
-            error = held.error(self.seen.solve(old, r, constant))
+        for r in self.ratios:
+            error = held.error(self.seen.solve(none, r, constant))
             ratio, best = torch.where(error < best, r, ratio), torch.minimum(error, best)
-        ratio[before <= EXACT * held.energy] = torch.inf
-        weight = old.clone()
-        for r in RATIOS:
+        ratio[self.exact(before, self.energy)] = torch.inf
+        weight = self.old.clone()
+        for r in self.ratios:
             rows = ratio == r
             if rows.any():
-                weight[rows] = whole.solve(old, r, constant)[rows]
-        best = torch.where(ratio.isinf(), before, best)
+                weight[rows] += whole.solve(none, r, constant)[rows]
+        best = torch.where(ratio.isinf(), before, best.clamp_min(0))
         count = max(1, held.count)
-        return Fitted(weight, before.clamp_min(0) / count, best.clamp_min(0) / count, held.energy / count, ratio)
+        return Fitted(weight, before / count, best / count, self.energy / count, ratio)
 
 
-class Dual:
+class Dual(_Fit):
     """The same fit through the products of rows with rows, for a layer that reads more things than there are rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, old: Tensor) -> None:
+        super().__init__(old)
         self.rows: dict[bool, list[tuple[Tensor, Tensor]]] = {False: [], True: []}
+        self.energy = torch.zeros_like(old[..., 0])
 
     def add(self, x: Tensor, t: Tensor, held: bool) -> None:
         """Keep rows while there is room."""
         room = (ROWS // 4 if held else ROWS) - sum(len(x) for x, _ in self.rows[held])
         if room > 0:
-            self.rows[held].append((x[0, :room], t[0, :room]))
+            rows, gap = self.gap(x[:, :room], t[:, :room])
+            self.rows[held].append((rows[0], gap[0]))
+            if held:
+                self.energy += wide(t[:, :room]).square().sum(1, dtype=torch.float64)
 
-    def fit(self, old: Tensor, constant: bool) -> Fitted:
-        """As that of `Normal`, but one ridge for all outputs, and the held-out rows are not used for the fit."""
-        x, t = (torch.cat(parts).double() for parts in zip(*self.rows[False], strict=True))
-        held_x, held_t = (torch.cat(parts).double() for parts in zip(*self.rows[True], strict=True))
-        weight, shift = old[0, :, :-1], old[0, :, -1]
-        gap = t - x @ weight.T - shift
+    def fit(self, constant: bool) -> Fitted:
+        """As that of `Normal`, but the held-out rows are not used for the fit."""
+        if not (self.rows[False] and self.rows[True]):
+            nothing = torch.zeros_like(self.energy)
+            return Fitted(self.old, nothing, nothing, self.energy, torch.full_like(nothing, torch.inf))
+        x, gap = (torch.cat(parts).double() for parts in zip(*self.rows[False], strict=True))
+        held_x, held_gap = (torch.cat(parts).double() for parts in zip(*self.rows[True], strict=True))
+        size = x.square().mean() * len(x)
         centre, lift = (x.mean(0), gap.mean(0)) if constant else (torch.zeros_like(x[0]), torch.zeros_like(gap[0]))
         x, gap = x - centre, gap - lift
         products = x @ x.T
-        before = (held_t - held_x @ weight.T - shift).square().mean(0)
-        energy = held_t.square().mean(0)
-        best, found, ratio = before, old.clone(), torch.full_like(before, torch.inf)
-        for r in RATIOS:
+        before, energy = held_gap.square().mean(0), self.energy[0] / len(held_x)
+        best, found, ratio = before, self.old.clone(), torch.full_like(before, torch.inf)
+        for r in self.ratios:
             ridged = products.clone()
-            ridged.diagonal().add_(r * x.square().mean() * len(x))
+            ridged.diagonal().add_(r * size if size > 0 else 1.0)
             change = torch.cholesky_solve(gap, factor(ridged)).T @ x
-            trial = torch.cat([weight + change, (shift + lift - change @ centre)[:, None]], 1)
-            error = (held_t - held_x @ trial[:, :-1].T - trial[:, -1]).square().mean(0)
-            better = (error < best) & (before > EXACT * energy)
+            change = torch.cat([change, (lift - change @ centre)[:, None]], 1)
+            error = (held_gap - held_x @ change[:, :-1].T - change[:, -1]).square().mean(0)
+            better = (error < best) & ~self.exact(before, energy)
             best, ratio = torch.where(better, error, best), torch.where(better, r, ratio)
-            found[0] = torch.where(better[:, None], trial, found[0])
+            found[0] = torch.where(better[:, None], self.old[0] + change, found[0])
         return Fitted(found, before[None], best[None], energy[None], ratio[None])

@@ -34,7 +34,7 @@ def cut(model: nn.Module, plan: Plan) -> nn.Module:
     check_finite(inner)
     if plan.output == "graph":
         return rewrite.cut_programs(rewrite.programs_of(inner, example_for(inner, plan)), plan)
-    return _wrap_like(model, cut_module(inner, plan))
+    return wrap_like(model, cut_module(inner, plan))
 
 
 def cut_module(model: nn.Module, plan: Plan) -> nn.Module:
@@ -57,7 +57,7 @@ def mask(model: nn.Module, plan: Plan) -> nn.Module:
         return rewrite.mask_programs(rewrite.programs_of(inner, example_for(inner, plan)), plan)
     masked = duplicate(inner)
     silence(named_tensors(masked), plan)
-    return _wrap_like(model, masked)
+    return wrap_like(model, masked)
 
 
 def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None = None) -> float:
@@ -230,10 +230,10 @@ def _double(leaf: Any) -> Any:
     return leaf.double() if _is_float(leaf) else leaf
 
 
-def _wrap_like(model: nn.Module, inner: nn.Module) -> nn.Module:
+def wrap_like(model: nn.Module, inner: nn.Module) -> nn.Module:
     """Put a module into the wrapper that the user's model came in."""
     if isinstance(model, nn.DataParallel):
-        return nn.DataParallel(_wrap_like(model.module, inner), model.device_ids or None)
+        return nn.DataParallel(wrap_like(model.module, inner), model.device_ids or None)
     if isinstance(model, torch._dynamo.OptimizedModule):
-        return torch.compile(_wrap_like(model._orig_mod, inner))  # type: ignore[return-value]
+        return torch.compile(wrap_like(model._orig_mod, inner))  # type: ignore[return-value]
     return inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from secateur.batches import Call
 from secateur.layers import take_apart
-from secateur.ops import call_name
+from secateur.ops import CONVOLUTION, call_name
 from secateur.program import mode, named_tensors
 
 ADDITIONS = ("add", "iadd", "radd")
@@ -81,6 +81,7 @@ class Step:
     tensors: dict[str, str]  # which of its arguments are tensors of the network, by name
     eps: float | None = None  # of a batch norm with fixed statistics
     layer: bool = False  # a convolution or linear layer on a batch
+    adds: tuple[int, ...] = ()  # of a plain addition of two results: which of the two have the shape of the sum
     bytes: int = 0  # of what it gave
 
 
@@ -89,7 +90,7 @@ class Tape:
     """All calls of one forward pass."""
 
     steps: tuple[Step, ...]
-    outputs: frozenset[int]  # the steps whose results the network gives back
+    outputs: frozenset[int]  # the steps whose results the network gives back, or puts where no step shows it
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,12 +100,15 @@ class Tape:
     @property
     def peak_bytes(self) -> int:
         """The most that results still needed take up at any moment."""
-        last = {source: number for number, step in enumerate(self.steps) for source in step.reads}
+        last = {number: number for number in range(len(self.steps))}
+        last |= {source: number for number, step in enumerate(self.steps) for source in step.reads}
+        last |= dict.fromkeys(self.outputs, len(self.steps))
         now = peak = 0
         for number, step in enumerate(self.steps):
             now += step.bytes
             peak = max(peak, now)
-            now -= sum(self.steps[source].bytes for source in {*step.reads} if source >= 0 and last[source] == number)
+            done = {source for source in (*step.reads, number) if source >= 0 and last[source] == number}
+            now -= sum(self.steps[source].bytes for source in done)
         return peak
 
     def sites(self) -> Iterator[Site]:
@@ -148,10 +152,10 @@ class Tape:
 
     def _sum(self, number: int, readers: dict[int, list[int]]) -> int | None:
         after = self._only_reader(number, readers)
-        if after is None or self.steps[after].name not in ADDITIONS:
+        if after is None or not self.steps[after].adds:
             return None
         reads = self.steps[after].reads
-        return after if len(reads) == 2 and reads[0] != reads[1] else None
+        return after if reads[0] != reads[1] and reads.index(number) in self.steps[after].adds else None
 
 
 class Counting(TorchFunctionMode):
@@ -183,6 +187,7 @@ class _Recorder(Counting):
         self.makers: dict[int, int] = {}
         self.held: list[Tensor] = []  # so that no other tensor takes the identity of one that is gone
         self.steps: list[Step] = []
+        self.hidden: set[int] = set()  # steps whose results went to calls that are no steps: split, x[0] = y
 
     def at(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = call_name(func)
@@ -202,11 +207,14 @@ class _Recorder(Counting):
                     tensors=tensors,
                     eps=float(arguments.get("eps", 1e-5)) if fixed else None,
                     layer="weight" in tensors and take_apart(name, args, kwargs) is not None,
+                    adds=_adds(name, args, kwargs, reads, result),
                     bytes=result.nbytes,
                 )
             )
             self.makers[id(result)] = number
             self.held.append(result)
+        elif result is None or any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(result)):
+            self.hidden.update(reads)
         return result
 
 
@@ -222,10 +230,23 @@ def record(network: nn.Module, call: Call) -> Tape:
     with mode(network, False), torch.no_grad(), recorder:
         given = network(*args, **kwargs)
     outputs = {recorder.makers.get(id(leaf), -1) for leaf in pytree.tree_leaves(given)}
-    return Tape(tuple(recorder.steps), frozenset(outputs - {-1}))
+    return Tape(tuple(recorder.steps), frozenset((outputs | recorder.hidden) - {-1}))
+
+
+def may_belong_to_a_site(name: str) -> bool:
+    """Whether calls of this name are layers, norms or sums."""
+    return name in ("linear", "batch_norm", *ADDITIONS) or CONVOLUTION.match(name) is not None
 
 
 def _argument_names(func: Any, name: str) -> tuple[str, ...]:
     if name == "batch_norm":
         return TORCH_NORM if func is F.batch_norm else ATEN_NORM
     return ("input", "weight", "bias")
+
+
+def _adds(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], reads: Sequence[int], result: Tensor
+) -> tuple[int, ...]:
+    if name not in ADDITIONS or len(args) != 2 or len(reads) != 2 or kwargs.get("alpha", 1) != 1:
+        return ()
+    return tuple(i for i, operand in enumerate(args) if operand.shape == result.shape)

@@ -1,4 +1,4 @@
-"""The command line: `secateur inspect`, `prune`, `certify`, `export`, `bench`, `train`, `sweep`, and the rest."""
+"""The command line: `secateur inspect`, `prune`, `compare`, `certify`, `export`, `bench`, `train` and the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import typer
 
 from secateur import __version__
-from secateur.cli import devices, networks, runs, trust
+from secateur.cli import compare, devices, networks, runs, trust
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
@@ -36,6 +36,7 @@ def options(
 COMMANDS: dict[Callable[..., None], str] = {
     networks.inspect: "secateur inspect torchvision:resnet18",
     networks.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
+    compare.compare: "secateur compare net.py:make --data photos --on val.npz --params 50%,30%",
     trust.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
     devices.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
     devices.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -40,25 +40,38 @@ class Evidence:
 
         >>> evidence.sensitivities("mean")["conv1"].values
         """
-        if kind not in self._known:
-            found = measure(
+
+        def found() -> dict[str, Sensitivity]:
+            every = measure(
                 self.network, self.graph, self.batches, kind=kind, memory=self.memory, progress=self.progress
             )
-            self._known[kind] = {
-                name: replace(one, values=one.values[list(self.kept[name])]) for name, one in found.items()
-            }
-        return dict(self._known[kind])
+            return {name: replace(one, values=one.values[list(self.kept[name])]) for name, one in every.items()}
+
+        return dict(self.once(kind, found))
 
     def curves(self) -> dict[str, Curve]:
         """How much harm each group's shrinking does; measured once. A group that no known layer reads is left out.
 
         >>> evidence.curves()["conv1"].harm
         """
-        if "curves" not in self._known:
-            self._known["curves"] = curves(
-                self.network, self.graph, self.batches, self.kept, seed=self.seed, progress=self.progress
-            )
-        return dict(self._known["curves"])
+
+        def found() -> dict[str, Curve]:
+            return curves(self.network, self.graph, self.batches, self.kept, seed=self.seed, progress=self.progress)
+
+        return dict(self.once("curves", found))
+
+    def scores(self, method: Method) -> Mapping[str, Any]:
+        """What a method gives; asked for once."""
+        return self.once(f"scores {id(method)}", lambda: (method, method.scores(self)))[1]  # held, so that the id stays
+
+    def once(self, what: str, measure: Callable[[], Any]) -> Any:
+        """What is measured under this name, the first time that it is asked for.
+
+        >>> evidence.once("rms", lambda: measure(evidence.network, evidence.graph, evidence.batches, kind="rms"))
+        """
+        if what not in self._known:
+            self._known[what] = measure()
+        return self._known[what]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,264 @@
+"""Curves of harm: against slow refits on the raw rows, on every wiring, leaving the network as it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import CASES, Net, build
+from torch import Tensor, nn
+
+import secateur as sc
+from secateur import curves as module
+from secateur.batches import batch_size, calls
+from secateur.curves import Curve, curves, movement, pieces, some_places
+from secateur.eliminate import Reader, eliminate
+from secateur.sensitivity import runnable
+
+WIRINGS = [
+    "residual", "option_a_shortcut", "dense_concat", "glu", "pixel_unshuffle", "flatten_to_linear",
+    "linear_to_transposed", "transposed_many_groups", "transposed_few_groups", "few_wide_groups", "many_narrow_groups",
+    "depthwise_with_multiplier", "tied_weights", "called_twice", "squeeze_excite", "two_inputs_dict_output",
+    "one_and_three_dimensions", "transformer_block", "part_without_gradients", "repeated_channels",
+]  # fmt: skip
+
+
+def measured(
+    network: nn.Module, data: Any, *, output: Any = "module", example: Any = None, **options: Any
+) -> dict[str, Curve]:
+    batches = list(calls(data, example=example))
+    graph = sc.trace(network, example if example is not None else batches[0][0], output=output)
+    kept = {group.name: range(group.size) for group in graph.prunable}
+    return curves(runnable(network, graph), graph, batches, kept, **options)
+
+
+def points_like(example: Any, count: int = 20) -> Any:
+    """Random points of the example's kind."""
+    source = torch.Generator().manual_seed(1)
+    parts = example if isinstance(example, tuple) else (example,)
+    return tuple(torch.randn(count, *part.shape[1:], generator=source).double() for part in parts)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_wirings_have_rising_curves(name: str) -> None:
+    network, example = build(name)
+    found = measured(network, points_like(example), example=example)
+    assert {group: len(curve.removed) for group, curve in found.items()} == CASES[name].module
+    for curve in found.values():
+        assert sorted(curve.removed) == list(range(len(curve.removed))) and len(curve.harm) == len(curve.removed)
+        assert curve.harm[0] == 0 and (curve.harm.diff() >= 0).all() and torch.isfinite(curve.harm).all()
+        assert curve.harm.dtype == torch.float64 and curve.harm[-1] > 0
+
+
+@pytest.mark.parametrize("name", ["option_a_shortcut", "split_by_literal_widths", "weight_standardised"])
+def test_programs_have_curves_too(name: str) -> None:
+    network, example = build(name)
+    found = measured(network, points_like(example), output="graph", example=example)
+    assert {group: len(curve.removed) for group, curve in found.items()} == CASES[name].graph
+
+
+def test_a_group_that_no_layer_reads_has_none() -> None:
+    network, example = build("bare_matrices")
+    assert measured(network, example) == {}
+
+
+def two_layers(outputs: int = 4) -> tuple[Any, Tensor]:
+    torch.manual_seed(3)
+    network = Net(lambda m, x: m.b(F.relu(m.a(x))), a=nn.Linear(5, 8), b=nn.Linear(8, outputs)).double()
+    return network, torch.randn(60, 5).double()
+
+
+@torch.no_grad()
+def slow_harm(network: Any, x: Tensor, gone: list[int]) -> float:
+    """Fit the second layer by least squares on the rows, without these units, and see how far the output moves."""
+    hidden, wanted = F.relu(network.a(x)), network(x)
+    rows = torch.cat([hidden, torch.ones(len(x), 1).double()], 1)
+    stays = [i for i in range(rows.shape[1]) if i not in gone]
+    old = torch.cat([network.b.weight, torch.zeros(len(network.b.weight), 1).double()], 1)
+    gram = rows[:, stays].T @ rows[:, stays] / len(x)
+    gram += module.RIDGE * gram.diagonal().mean() * torch.eye(len(stays)).double()
+    fitted = torch.linalg.solve(gram, rows[:, stays].T @ (rows @ old.T) / len(x))
+    return movement([rows[:, stays] @ fitted + network.b.bias], [wanted])
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_the_harm_of_half_a_group_is_what_a_slow_trial_finds(outputs: int) -> None:
+    network, x = two_layers(outputs)
+    curve = measured(network, x)["a"]
+    assert float(curve.harm[4]) == pytest.approx(slow_harm(network, x, list(curve.removed[:4])), rel=1e-6)
+
+
+def test_the_order_is_that_of_the_elimination_weighed_by_the_reaction_of_the_output() -> None:
+    network, x = two_layers(1)  # with one output no weighing can change the order
+    hidden = torch.cat([F.relu(network.a(x)), torch.ones(60, 1).double()], 1).detach()
+    weight = torch.cat([network.b.weight, torch.zeros(1, 1)], 1).detach()
+    reader = Reader(hidden.T @ hidden / 60, weight, tuple((unit,) for unit in range(8)))
+    assert measured(network, x)["a"].removed == eliminate([reader], module.RIDGE).removed
+
+
+def test_an_output_that_nothing_depends_on_does_not_count() -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        return m.c(F.relu(m.b(F.relu(m.a(x)))))
+
+    network = Net(run, a=nn.Linear(5, 8), b=nn.Linear(8, 6), c=nn.Linear(6, 3)).double()
+    with torch.no_grad():
+        network.c.weight[:, :3] = 0
+        network.b.weight[:3] *= 1000  # loud, but unheard
+        network.b.weight[3:, 4:] = 0  # so of a only the first four are heard
+    curve = measured(network, torch.randn(80, 5).double())["a"]
+    assert set(curve.removed[:4]) == {4, 5, 6, 7} and float(curve.harm[4]) < 1e-3 * float(curve.harm[-1])
+
+
+def test_the_units_left_are_counted_among_themselves() -> None:
+    network, x = two_layers()
+    graph = sc.trace(network, x)
+    masked = sc.mask(network, sc.Plan.keeping(graph, {"a": [1, 4, 5, 7]}))
+    found = curves(masked, graph, [((x,), {})], {"a": [1, 4, 5, 7]})["a"]
+    assert sorted(found.removed) == [0, 1, 2, 3] and len(found.harm) == 4
+
+
+def test_a_group_with_one_unit_has_nothing_to_lose() -> None:
+    network = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 2)).double()
+    graph = sc.trace(network, torch.randn(2, 3).double())
+    assert curves(network, graph, [((torch.randn(9, 3).double(),), {})], {"0": [0]}) == {}
+
+
+def test_the_seed_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    network, x = (
+        nn.Sequential(nn.Conv2d(3, 12, 3), nn.ReLU(), nn.Conv2d(12, 4, 3)).double(),
+        torch.randn(6, 3, 9, 9).double(),
+    )
+    monkeypatch.setattr(
+        module, "some_places", lambda places, rows, points, source: some_places(places, 60, points, source)
+    )
+    one, same, other = (measured(network, x, seed=seed)["0"] for seed in (1, 1, 2))
+    assert one.removed == same.removed and torch.equal(one.harm, same.harm) and not torch.equal(one.harm, other.harm)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_the_network_is_left_as_it_was(grad: bool) -> None:
+    network = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(True), nn.Flatten(), nn.Linear(96, 4)
+    ).double()
+    network.train()[1].eval()
+    network[0].weight.requires_grad_(False)
+    network[4].weight.grad = torch.ones_like(network[4].weight)
+    before = copy.deepcopy(network)
+    with torch.set_grad_enabled(grad):
+        found = measured(network, torch.randn(9, 3, 6, 6).double())
+    assert found.keys() == {"0"} and torch.is_grad_enabled()
+    for (name, one), other in zip(network.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(one, other) and one.requires_grad == other.requires_grad, name
+        assert one.grad is None if name != "4.weight" else torch.equal(one.grad, torch.ones_like(one))
+    assert all(torch.equal(a, b) for a, b in zip(network.buffers(), before.buffers(), strict=True))
+    assert [m.training for m in network.modules()] == [m.training for m in before.modules()]
+
+
+class Words(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.table = kind, nn.Embedding(10, 6)
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.b(F.relu(self.a(self.table(x)))).mean(1)
+        kinds = {
+            "tensor": x,
+            "dict": {"scores": x, "best": x.argmax(1)},
+            "tuple": (x, [x[:, 0], x.sum()]),
+            "best": x.argmax(1),
+        }
+        return kinds[self.kind]
+
+
+@pytest.mark.parametrize("kind", ["tensor", "dict", "tuple"])
+def test_whole_numbers_in_and_anything_out(kind: str) -> None:
+    words = torch.randint(0, 10, (30, 7))
+    found = measured(Words(kind), words)
+    assert {"a", "table"} >= found.keys() >= {"a"} and all(torch.isfinite(curve.harm).all() for curve in found.values())
+    wanted = measured(Words(kind).requires_grad_(False), words)
+    assert wanted.keys() == found.keys()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_forward_without_gradients_or_without_numbers_out(frozen: bool) -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return m.b(F.relu(m.a(x)))
+
+    parts = {"a": nn.Linear(5, 8), "b": nn.Linear(8, 3)}
+    network = Net(run, **parts).requires_grad_(not frozen)
+    assert measured(network, torch.randn(20, 5)).keys() == {"a"}
+    network = Net(lambda m, x: m.b(F.relu(m.a(x))).argmax(1), **parts).requires_grad_(not frozen)
+    graph = sc.trace(Net(lambda m, x: m.b(F.relu(m.a(x))), **parts), torch.randn(2, 5))
+    assert curves(network, graph, [((torch.randn(20, 5),), {})], {"a": range(8)}).keys() == {"a"}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_halves(kind: torch.dtype) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 4))
+    x = torch.randn(200, 3, 6, 6) * 30  # sums of squares beyond what a half can hold
+    half, single = measured(network.to(kind), x.to(kind))["0"], measured(network.float(), x)["0"]
+    assert torch.isfinite(half.harm).all() and half.harm[-1] > 0
+    assert half.removed[-1] == single.removed[-1]
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    network, x = two_layers()
+    x[3, 2] = torch.nan
+    with pytest.raises(sc.SecateurError, match="b: what it reads is NaN or infinite"):
+        measured(network, x)
+
+
+def test_dead_channels_go_first_and_cost_no_more_than_the_ridge() -> None:
+    network, x = two_layers()
+    with torch.no_grad():
+        network.a.weight[2] = 0
+        network.a.bias[2] = -1
+    curve = measured(network, x)["a"]
+    assert curve.removed[0] == 2 and float(curve.harm[1]) < module.RIDGE * float(curve.harm[-1])
+
+
+def test_pieces_hold_all_points_in_order() -> None:
+    x = torch.arange(150.0)[:, None]
+    found = pieces([((x[:100],), {"k": 3}), ((x[100:],), {"k": 3})], 64)
+    assert [batch_size(piece) for piece in found] == [64, 36, 50] and all(kwargs == {"k": 3} for _, kwargs in found)
+    assert torch.equal(torch.cat([args[0] for args, _ in found]), x)
+
+
+def test_trials_take_enough_points_from_small_batches() -> None:
+    network, x = two_layers()
+    whole = measured(network, x)["a"]
+    single = measured(network, list(x.split(1)))["a"]
+    assert single.removed == whole.removed
+    torch.testing.assert_close(single.harm, whole.harm, rtol=0.3, atol=0)  # labels are drawn batch by batch
+
+
+def test_some_places_are_as_many_as_wanted_and_differ() -> None:
+    source = torch.Generator().manual_seed(0)
+    assert some_places(10, 1000, 100, source).tolist() == list(range(10))
+    assert len(some_places(10, 1, 100, source)) == 1
+    counts = torch.zeros(10)
+    for _ in range(2000):
+        found = some_places(10, 300, 100, source)
+        assert len(found) == 3 and (found.diff() > 0).all()
+        counts[found] += 1
+    # Each is binomial(2000, 0.3), deviation 20.5: all within 5 deviations but once in 170,000 runs.
+    assert (counts - 600).abs().max() < 5 * 20.5
+
+
+def test_movement_by_hand() -> None:
+    p, q = torch.tensor([[0.5, 0.3, 0.2]]).double(), torch.tensor([[0.2, 0.2, 0.6]]).double()
+    wanted = sum(float(a) * math.log(float(a) / float(b)) for a, b in zip(p[0], q[0], strict=True))
+    assert movement([q.log() + 5], [p.log()]) == pytest.approx(wanted)
+    x, y = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])
+    assert movement([y], [x]) == pytest.approx(1 / 25)
+    assert movement([y, q.log()], [x, p.log()]) == pytest.approx(1 / 25 + wanted)
+    assert movement([x], [x]) == movement([p], [p]) == movement([], []) == 0
+    assert movement([x * torch.nan], [x]) == movement([p * torch.inf], [p]) == math.inf
+    assert movement([torch.full((1000,), 100.0).half()], [torch.full((1000,), 50.0).half()]) == pytest.approx(1)
