@@ -35,8 +35,8 @@ maximum_signature_line_length = 100
 
 NAVIGATION = {
     "Guides": ["start", "prune", "compare", "inspect", "export", "bench", "experiments", "torch-pruning"],
-    "Concepts": ["concepts", "method", "guarantee", "certificates", "trace", "plan"],
-    "Reference": ["reference", "commands", "methods", "files", "coverage"],
+    "Concepts": ["concepts", "method", "repair", "guarantee", "certificates", "trace", "plan"],
+    "Reference": ["reference", "commands", "methods", "files", "coverage", "quality"],
 }
 KINDS = {
     "Functions": ("autofunction", inspect.isfunction),

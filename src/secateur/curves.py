@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from secateur.batches import Call, batch_size, on_device_of, take
-from secateur.eliminate import Order, Reader, eliminate
+from secateur.eliminate import Alone, Order, Reader, eliminate
 from secateur.errors import SecateurError
 from secateur.graph import ChannelGraph, Group
 from secateur.layers import AtLayers, LayerCall, Run
@@ -29,7 +29,8 @@ from secateur.ridge import wide
 
 BATCH = 64  # points that run together
 PATCHES = 1 << 16  # rows that the moments look at, if there are so many
-LARGEST = 6144  # the most that a layer may read at one place for its moments to be kept
+LARGEST = 6144  # the most that a layer may read at one place for its moments to be kept; beyond,
+WIDE_ROWS = 512  # rows show what each unit adds by itself
 RIDGE = 1e-3  # of the mean square of what is read
 PROBED = 256  # points for the reaction of the output
 TRIED = 128  # points for the trial of each group
@@ -89,6 +90,24 @@ class _Seen:
     reaction: Tensor | None = None  # [outputs], per point the sum over places of the squared gradient
 
 
+@dataclass
+class _Wide:
+    """What was seen of a layer that reads too much: for each unit of a group what it adds to each output."""
+
+    sums: Tensor  # [outputs, units]
+    squares: Tensor
+    count: int = 0
+
+    @property
+    def mean(self) -> Tensor:
+        return self.sums / self.count
+
+    @property
+    def variance(self) -> Tensor:
+        """What is left of a unit's part when its mean goes into a constant."""
+        return (self.squares / self.count - self.mean.square()).clamp_min(0)
+
+
 class _Study:
     def __init__(self, network: nn.Module, graph: ChannelGraph, batches: list[Call], seed: int) -> None:
         self.network, self.batches, self.seed = network, batches, seed
@@ -96,7 +115,9 @@ class _Study:
         self.wanted = {
             slot.parameter for group in graph.prunable for slot, reads in zip(group.slots, group.reads) if reads
         }
+        self.groups = graph.prunable
         self.seen: dict[str, _Seen] = {}
+        self.wide: dict[tuple[str, str], _Wide] = {}  # by weight and group
         self.calls: dict[str, LayerCall] = {}  # an example of each, with a single point
 
     def _run(self, batch: Call, act: Callable[[str, LayerCall, Run], Tensor]) -> list[Tensor]:
@@ -126,6 +147,7 @@ class _Study:
     def _add(self, name: str, call: LayerCall, source: torch.Generator) -> None:
         n, places = call.plain(call.weight).shape[2], math.prod(call.patches)
         if n > LARGEST:
+            self._add_wide(name, call, source)
             return
         seen = self.seen.get(name)
         if seen is None:
@@ -138,6 +160,27 @@ class _Study:
             rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
             gram += (rows.T @ rows).double()
         seen.count += len(call.input) * len(chosen)
+
+    def _add_wide(self, name: str, call: LayerCall, source: torch.Generator) -> None:
+        if call.groups > 1:
+            return
+        self.seen.setdefault(name, _Seen([]))
+        self.calls.setdefault(name, replace(call, input=call.input[:1]))
+        chosen = some_places(math.prod(call.patches), WIDE_ROWS, self.points, source).to(call.input.device)
+        columns = wide(call.columns(chosen)[0].flatten(0, 1))
+        weight = wide(call.plain(call.weight.detach())[0])
+        for group in self.groups:
+            for slot, indices in zip(group.slots, group.indices, strict=True):
+                if slot.parameter != name or slot.axis != (0 if call.transposed else 1):
+                    continue
+                empty = torch.zeros(call.outputs, group.size, dtype=torch.float64, device=weight.device)
+                seen = self.wide.setdefault((name, group.name), _Wide(empty, empty.clone()))
+                rows = [torch.tensor(_rows(call, unit, 0), device=weight.device) for unit in indices]
+                for number, at in enumerate(rows):
+                    added = (columns[:, at] @ weight[:, at].T).double()  # [rows, outputs]
+                    seen.sums[:, number] += added.sum(0)
+                    seen.squares[:, number] += added.square().sum(0)
+                seen.count += len(columns)
 
     def take_reactions(self) -> None:
         """One pass with gradients: how strongly the output reacts to what each layer makes."""
@@ -171,17 +214,22 @@ class _Study:
         for name, total in sums.items():
             self.seen[name].reaction = total / points
 
-    def readers(self, group: Group, units: Sequence[int]) -> list[Reader]:
+    def readers(self, group: Group, units: Sequence[int]) -> list[Reader | Alone]:
         """The layers that read a group, as the elimination takes them."""
         tensors = named_tensors(self.network)
-        found = []
+        found: list[Reader | Alone] = []
         for slot, indices, reads in zip(group.slots, group.indices, group.reads, strict=True):
             seen = self.seen.get(slot.parameter) if reads else None
-            if seen is None or not seen.count:
+            if seen is None:
                 continue
             call = self.calls[slot.parameter]
-            plain = call.plain(tensors[slot.parameter].detach()).double()
             weighing = torch.ones(call.outputs) if seen.reaction is None else seen.reaction.sqrt()
+            single = self.wide.get((slot.parameter, group.name))
+            if single is not None:
+                found.append(Alone((single.variance * weighing.square()[:, None]).sum(0)[list(units)]))
+            if not seen.count:
+                continue
+            plain = call.plain(tensors[slot.parameter].detach()).double()
             weighed = F.pad(plain, (0, 1)) * weighing.view(call.groups, -1, 1)
             for k, gram in enumerate(seen.grams):
                 rows = tuple(_rows(call, indices[unit], k) for unit in units)
@@ -229,6 +277,11 @@ class _Study:
                 continue
             call, old = self.calls[slot.parameter], tensors[slot.parameter].detach()
             plain = F.pad(call.plain(old).double(), (0, 1))
+            single = self.wide.get((slot.parameter, group.name))
+            if single is not None:
+                for unit in gone:
+                    plain[0, :, list(_rows(call, indices[unit], 0))] = 0
+                    plain[0, :, -1] += single.mean[:, unit]
             for k, gram in enumerate(seen.grams):
                 stays = torch.ones(len(gram), dtype=torch.bool)
                 for unit in gone:

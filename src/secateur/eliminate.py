@@ -27,6 +27,13 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """A layer that reads too much for its moments: only the error that each unit's own going leaves is known."""
+
+    errors: Tensor  # [units]
+
+
+@dataclass(frozen=True)
 class Order:
     """How a group shrinks."""
 
@@ -34,14 +41,14 @@ class Order:
     errors: Tensor  # [units], the error once 0, 1, 2, ... have gone
 
 
-def eliminate(readers: Sequence[Reader], ridge: float = 1e-3) -> Order:
+def eliminate(readers: Sequence[Reader | Alone], ridge: float = 1e-3) -> Order:
     """The order in which the units of a group go, and the error after each.
 
     >>> order = eliminate([Reader(gram, weight, rows)])
     >>> order.removed[:3], order.errors[:4]
     """
-    states = [_State(reader, ridge) for reader in readers]
-    units = len(readers[0].rows)
+    states = [_Fixed(one) if isinstance(one, Alone) else _State(one, ridge) for one in readers]
+    units = states[0].units
     alive = list(range(units))
     removed: list[int] = []
     errors = [0.0]
@@ -57,6 +64,22 @@ def eliminate(readers: Sequence[Reader], ridge: float = 1e-3) -> Order:
     return Order((*removed, *alive), torch.tensor(errors, dtype=torch.float64))
 
 
+class _Fixed:
+    """A reader to which every unit is as dear as at the start."""
+
+    def __init__(self, reader: Alone) -> None:
+        self.errors = reader.errors.double()
+        self.units = len(self.errors)
+
+    def scores(self, alive: Sequence[int]) -> Tensor:
+        """The error that each unit's going adds."""
+        return self.errors[list(alive)]
+
+    def remove(self, unit: int) -> float:
+        """Let a unit go; the error that it adds."""
+        return float(self.errors[unit])
+
+
 class _State:
     """A reader from which units have gone."""
 
@@ -67,6 +90,7 @@ class _State:
         self.inverse = torch.cholesky_inverse(factor(gram))
         self.weight = reader.weight.double().clone()
         self.rows = [torch.tensor(rows) for rows in reader.rows]
+        self.units = len(self.rows)
         self.widths = sorted({len(rows) for rows in reader.rows})
 
     def scores(self, alive: Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ from secateur import demo as demonstration
 from secateur.calibration import Calibration, read_batches
 from secateur.checkpoint import save
 from secateur.cli.shared import AsJson, Quiet, check_out, default_shape, interruptible, numbers, plain_errors
+from secateur.cli.trust import held_out
 from secateur.cost import Latency, cost, latency
 from secateur.errors import UsageError
 from secateur.graph import Output
@@ -51,6 +52,7 @@ Keep = Annotated[
     typer.Option(metavar="PATTERN", help="Layer name or pattern to keep whole; may be repeated."),
 ]
 
+ALL = 10**9  # points: more than anybody has
 RANDOM_WEIGHTS = "the weights are random, so the choice means nothing; --weights FILE gives trained ones"
 
 
@@ -105,6 +107,13 @@ def prune(
     latency: Annotated[
         str | None, typer.Option(metavar="LIMIT", help="Time that one pass may take on this machine: 50%, 8ms.")
     ] = None,
+    drop: Annotated[
+        str | None,
+        typer.Option(metavar="POINTS", help="Accuracy that may be lost, as certified by --heldout: 1%."),
+    ] = None,
+    heldout: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Labelled data that nothing has seen yet, for --drop.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to save the cut network; without it, a preview.")
     ] = None,
@@ -140,7 +149,14 @@ def prune(
         typer.Option(help="Fit the layers anew after the cut, in closed form.", show_default="for residual"),
     ] = None,
     sensitivity: Annotated[str, typer.Option(metavar="KIND", help="Of pfp: max, mean, rms or q0.99.")] = "max",
-    delta: Annotated[float, typer.Option(metavar="P", help="Probability that the promised error is exceeded.")] = 1e-12,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Probability that the promised error is exceeded.",
+            show_default="1e-12; 1e-3 with --drop",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points and the draws.")] = 0,
     steps: Annotated[int, typer.Option(metavar="N", help="Cut in so many steps, measuring again after each.")] = 1,
     keep: Keep = None,
@@ -153,7 +169,9 @@ def prune(
 ) -> None:
     """Make MODEL smaller until it fits a budget, and save it."""
     with plain_errors(), interruptible(), Console(stderr=True, quiet=quiet).status("") as status:
-        budget = _budget(params=params, macs=macs, latency=latency)
+        budget = _budget(params=params, macs=macs, latency=latency, drop=drop)
+        if (drop is None) != (heldout is None):
+            raise UsageError("--drop and --heldout go together", remedy="give both: --drop 1% --heldout val.npz")
         if out is not None:
             check_out(out, force)
         shapes = [parse_shape(text) for text in input or []]
@@ -167,6 +185,9 @@ def prune(
             data, shape=shapes[0][1:], points=points, batch=batch, mean=means, std=stds, seed=seed
         )
         example = _example(shapes, calibration)
+        fresh = None
+        if heldout is not None:
+            fresh = held_out(heldout, shape=shapes[0][1:], points=ALL, batch=batch, mean=means, std=stds, seed=seed)
         status.update("tracing, measuring and cutting")
         terminal = status.console.is_terminal and not quiet
         if terminal:  # the bar of the measuring pass comes instead: there is one live display at a time
@@ -181,7 +202,8 @@ def prune(
             allocation=allocation,
             repair=repair,
             sensitivity=sensitivity,
-            delta=delta,
+            heldout=None if fresh is None else fresh.batches,
+            delta=delta if delta is not None else 1e-12 if drop is None else 1e-3,
             seed=seed,
             points=None,
             steps=steps,
@@ -231,8 +253,12 @@ def _budget(**limits: str | None) -> dict[str, object]:
     """The limits that were given, checked before anything takes time."""
     budget: dict[str, object] = {name: limit for name, limit in limits.items() if limit is not None}
     if not budget:
-        raise UsageError("there is no budget", remedy="say what may remain: --params 40%, --macs 2.1G or --latency 8ms")
-    budgets.parse(budget)
+        remedy = "say what may remain: --params 40%, --macs 2.1G or --latency 8ms; or what may be lost: --drop 1%"
+        raise UsageError("there is no budget", remedy=remedy)
+    if "drop" in budget:
+        budgets.parse_drop(budget)
+    else:
+        budgets.parse(budget)
     return budget
 
 
