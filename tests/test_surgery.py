@@ -106,6 +106,7 @@ def test_outputs_that_are_no_numbers_are_refused() -> None:
 def test_relative_difference_is_over_the_largest_value() -> None:
     assert relative_difference(torch.tensor([1.0, 4.5]), torch.tensor([1.0, 5.0])) == pytest.approx(0.1)
     assert relative_difference({"a": torch.zeros(2)}, {"a": torch.zeros(2)}) == 0
+    assert relative_difference(torch.tensor([float("nan"), 1.0]), torch.ones(2)) == float("inf")
 
 
 def test_tolerance_follows_the_precision() -> None:

@@ -129,6 +129,6 @@ def test_a_rewritten_program_is_read_like_the_module() -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)).eval(), torch.randn(2, 3, 8, 8)
     graph = sc.trace(model, x, output="graph")
-    wanted = _Tally(graph, None).wanted
+    wanted = _Tally(graph, "max", None).wanted
     (one,), (other,) = (readings(network, wanted, x) for network in (model, runnable(model, graph)))
     torch.testing.assert_close(output(one), output(other))

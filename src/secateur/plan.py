@@ -167,7 +167,7 @@ class Plan:
                 example=data["example"],
                 output=data["output"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SecateurError(
                 f"the plan is damaged: {type(error).__name__}: {error}", remedy="write it again with Plan.to_json"
             ) from error

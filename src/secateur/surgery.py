@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,8 @@ def relative_difference(found: Any, wanted: Any) -> float:
         if b.numel():
             scale = b.abs().max().item()
             gap = (a - b).abs().max().item()
+            if math.isnan(gap):
+                return math.inf  # one of the two is NaN where the other is not
             worst = max(worst, gap / scale if scale else gap)
     return worst
 

@@ -186,7 +186,7 @@ def points(tmp_path: Path) -> Path:
 
 def test_prune_saves_a_network_that_loads_again(tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
-    result = run("prune", *LENET, "--params", "30%", "--out", path)
+    result = run("prune", *LENET, "--params", "30%", "--no-repair", "--out", path)
     assert result.exit_code == 0, result.output
     small = sc.load(path, build("zoo:lenet5")).eval()
     images = digits("test")[0][:50]
@@ -199,6 +199,20 @@ def test_prune_saves_a_network_that_loads_again(tmp_path: Path) -> None:
     assert max(map(len, wrapped)) <= 80
     info = read_info(path)
     assert (info["model"], info["data"], info["budget"]) == ("zoo:lenet5", "embedded:digits", {"params": "30%"})
+
+
+def test_prune_as_far_as_held_out_data_certifies(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    result = run("prune", *LENET, "--drop", "3%", "--heldout", "embedded:digits", "--out", path)
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stdout.split())
+    assert "certified: accuracy drops by at most 3.00%, with confidence 0.999, by 2000 held-out points" in words
+    images, labels = digits("test")
+    small = sc.load(path, build("zoo:lenet5")).eval()
+    right = [(net(images).argmax(1) == labels).float().mean().item() for net in (lenet5(), small)]
+    assert right[0] - right[1] <= 0.03
+    alone = run("prune", *LENET, "--drop", "3%")
+    assert alone.exit_code == 2 and "--drop and --heldout go together" in alone.output
 
 
 def test_prune_in_json_and_without_a_file(file: Path, points: Path) -> None:
