@@ -188,13 +188,13 @@ def test_prune_saves_a_network_that_loads_again(tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
     result = run("prune", *LENET, "--params", "30%", "--no-repair", "--out", path)
     assert result.exit_code == 0, result.output
-    small = sc.load(path, build("zoo:lenet5")).eval()
+    small = sc.load(path).eval()
     images = digits("test")[0][:50]
     assert torch.equal(small(images), sc.cut(lenet5(), read_plan(path))(images))
     assert sum(p.numel() for p in small.parameters()) <= 0.3 * 431_080
     assert "64 points of embedded:digits, input 1x1x28x28" in result.stdout
     assert "Verified: the cut network equals the original" in result.stdout
-    assert f"sc.load({str(path)!r}, model)" in result.stdout
+    assert f"sc.load({str(path)!r})" in result.stdout
     wrapped = [line for line in result.stdout.splitlines() if str(path) not in line]
     assert max(map(len, wrapped)) <= 80
     info = read_info(path)

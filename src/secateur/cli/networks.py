@@ -236,7 +236,7 @@ def prune(
         console.print(pruned.as_table(res, rows=None if all else ROWS, times=times))
         for note in notes:
             console.print("", Text(f"Note: {note}"), sep="\n")
-        _print_place(console, out)
+        _print_place(console, out, model)
 
 
 def demo(as_json: AsJson = False, quiet: Quiet = False) -> None:
@@ -307,11 +307,16 @@ def _print_json(
     typer.echo(json.dumps(found, indent=2))
 
 
-def _print_place(console: Console, out: Path | None) -> None:
+def _print_place(console: Console, out: Path | None, model: str) -> None:
     console.print()
     if out is None:
         console.print("Nothing was written; --out FILE saves it.")
         return
     # Paths and commands are not wrapped, so that they can be copied.
-    console.print(Text(f"Written: {out} ({out.stat().st_size / 1e3:,.0f} kB). To load it, build the model and call"))
-    console.print(Text(f"  small = sc.load({str(out)!r}, model)"), soft_wrap=True)
+    size = f"{out.stat().st_size / 1e3:,.0f} kB"
+    if _own_file(model):
+        console.print(Text(f"Written: {out} ({size}). To load it, build the model and call"))
+        console.print(Text(f"  small = sc.load({str(out)!r}, model)"), soft_wrap=True)
+    else:
+        console.print(Text(f"Written: {out} ({size}). To load it, call"))
+        console.print(Text(f"  small = sc.load({str(out)!r})"), soft_wrap=True)
