@@ -1,5 +1,5 @@
 """`python -m secateur` is the command line."""
 
-from secateur.cli import app
+from secateur.cli import main
 
-app(prog_name="secateur")
+main()

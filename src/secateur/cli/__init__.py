@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 
 from secateur import __version__
 from secateur.cli import compare, devices, networks, runs, trust
+from secateur.cli.shared import INTERRUPTED
 
 app = typer.Typer(
     help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
@@ -49,3 +52,18 @@ COMMANDS: dict[Callable[..., None], str] = {
 
 for command, example in COMMANDS.items():
     app.command(epilog=f"Example:\n\n{example}")(command)
+
+
+def main() -> None:
+    """Run the command line; after Ctrl-C the exit code is 130 for every caller.
+
+    Python itself would end by the signal once an interrupt has passed through code that was made from text.
+    """
+    try:
+        app(prog_name="secateur")
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise

@@ -17,6 +17,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and JSON if asked for.")]
 
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Print our own errors without a traceback; exit with 2 for a wrong call, 1 for a failed job."""
@@ -34,7 +37,7 @@ def interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         typer.echo("interrupted: no half-written file is left", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def check_out(out: Path, force: bool) -> None:
