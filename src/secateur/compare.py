@@ -21,10 +21,10 @@ from secateur.cost import Cost
 from secateur.curves import movement
 from secateur.entries import entries
 from secateur.errors import SecateurError, UsageError
+from secateur.forward import forward
 from secateur.graph import Output
 from secateur.methods import METHODS
 from secateur.methods.base import Evidence, Method
-from secateur.methods.forward import forward
 from secateur.planning import Job
 from secateur.pool import Pair, Pool
 from secateur.program import Example, first_line, mode, unwrap

@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from secateur.batches import Call, batch_size, on_device_of, take
+from secateur.batches import Call, batch_size, take
 from secateur.eliminate import Alone, Order, Reader, eliminate
 from secateur.errors import SecateurError
+from secateur.forward import forward
 from secateur.graph import ChannelGraph, Group
 from secateur.layers import AtLayers, LayerCall, Run
 from secateur.program import mode, named_tensors, owner
@@ -121,9 +122,8 @@ class _Study:
         self.calls: dict[str, LayerCall] = {}  # an example of each, with a single point
 
     def _run(self, batch: Call, act: Callable[[str, LayerCall, Run], Tensor]) -> list[Tensor]:
-        args, kwargs = on_device_of(self.network, batch)
         with AtLayers(self.network, act):
-            given = self.network(*args, **kwargs)
+            given = forward(self.network, batch)
         return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
     def take_moments(self) -> None:

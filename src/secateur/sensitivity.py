@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from secateur import rewrite
-from secateur.batches import Call, batch_size, calls, example_of, on_device_of, take
+from secateur.batches import Call, batch_size, calls, example_of, take
 from secateur.errors import SecateurError, UsageError
+from secateur.forward import forward
 from secateur.graph import ChannelGraph, Output
 from secateur.processes import in_use, this_process
-from secateur.program import Example, first_line, mode, owner, revive, unwrap
+from secateur.program import Example, mode, owner, revive, unwrap
 from secateur.shares import sites
 from secateur.statistics import check_kind, reduce_over_all, statistic
 from secateur.ties import Slot
@@ -261,25 +262,10 @@ def _run(network: nn.Module, batches: Iterable[Call], tally: _Tally, progress: b
             for part in _points([mine]) if tally.statistic.by_point else [mine]:
                 points = batch_size(part)
                 if points:
-                    _forward(network, part, watch)
+                    with watch:
+                        forward(network, part)
                     tally.end_of_batch(points)
                 advance(points)
-
-
-def _forward(network: nn.Module, call: Call, watch: Watch) -> None:
-    args, kwargs = on_device_of(network, call)
-    try:
-        with watch:
-            network(*args, **kwargs)
-    except SecateurError:
-        raise
-    except Exception as error:
-        shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor)]
-        raise SecateurError(
-            f"the network could not run on a batch of shape {shapes}: {first_line(error)}",
-            layer=type(network).__name__,
-            remedy="give batches of inputs as forward takes them; to_inputs= can turn yours into such",
-        ) from error
 
 
 def _check_activations(x: Tensor, slot: Slot) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -87,7 +88,7 @@ class GroupRow:
     harm: float = math.nan  # how far the output would move if this group alone were cut so, its readers fitted anew
 
 
-class Method:
+class Method(ABC):
     """A way to judge channels. A method of your own gives a score to every unit; the larger scores stay.
 
     >>> class Mine(Method):
@@ -103,9 +104,9 @@ class Method:
         """What the method is called in summaries and files."""
         return type(self).__name__.lower()
 
+    @abstractmethod
     def scores(self, evidence: Evidence) -> Mapping[str, Any]:
         """A score for every unit that is left, by group. A group that is not given stays whole."""
-        raise NotImplementedError
 
     def choose(self, name: str, scores: Any, count: int) -> Selection:
         """The units of a group that stay, counted among those left: of equal scores the first."""

@@ -14,9 +14,9 @@ from torch.nn.utils import parametrize
 
 from secateur.batches import Call, batch_size, take
 from secateur.errors import SecateurError, UsageError
+from secateur.forward import forward
 from secateur.methods.base import Evidence, Method
 from secateur.methods.filters import checked, making_weights, units_along
-from secateur.methods.forward import forward
 from secateur.program import first_line, mode, named_tensors
 from secateur.sensitivity import no_data
 from secateur.ties import Slot

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from secateur.errors import UsageError
+from secateur.forward import forward
 from secateur.graph import Group
 from secateur.methods.base import Evidence, Method
 from secateur.methods.filters import checked, units_along
-from secateur.methods.forward import forward
 from secateur.program import mode
 from secateur.select import generator
 from secateur.sensitivity import no_data

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.errors import SecateurError, UsageError
-from secateur.methods.forward import forward
+from secateur.forward import forward
 
 
 def test_positions_and_keywords_reach_the_network() -> None:

@@ -1,4 +1,4 @@
-"""Run the network on one batch of the evidence."""
+"""Run a network on one batch, with an error that says on what it failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from secateur.program import first_line
 def forward(network: nn.Module, call: Call) -> Any:
     """What the network gives for a batch; where it fails, an error that says on what.
 
-    >>> forward(evidence.network, evidence.batches[0])
+    >>> forward(model, ((images,), {}))
     """
     args, kwargs = on_device_of(network, call)
     try:
