@@ -44,10 +44,11 @@ def network(name: str, data: Path | None) -> tuple[nn.Module, bool]:
 
     files = {
         "resnet20": "resnet20-12fca82f.th",
+        "resnet56": "resnet56-4bfd9763.th",
         "vgg16-bn": "vgg16-bn-cifar10-9225.safetensors",
         "mobilenet_v2": "mobilenet_v2-b0353104.pth",
     }
-    makers = {"resnet20": lambda: ResNetCifar(20), "vgg16-bn": VGG16BN}
+    makers = {"resnet20": lambda: ResNetCifar(20), "resnet56": lambda: ResNetCifar(56), "vgg16-bn": VGG16BN}
     model = makers[name]() if name in makers else torchvision.models.get_model(name, weights=None)
     path = data / "weights" / files[name] if data and name in files else None
     if path is None or not path.exists():
@@ -55,7 +56,7 @@ def network(name: str, data: Path | None) -> tuple[nn.Module, bool]:
     if path.suffix == ".safetensors":
         state = load_file(path)
     else:
-        state = torch.load(path, map_location="cpu", weights_only=name != "resnet20")
+        state = torch.load(path, map_location="cpu", weights_only=name not in ("resnet20", "resnet56"))
     state = {key.removeprefix("module."): value for key, value in state.get("state_dict", state).items()}
     model.load_state_dict(state)
     return model.float().eval(), True

@@ -62,6 +62,8 @@ def test_points_of_a_batch() -> None:
     assert batch_size(call) == 10
     (x, three), kwargs = take(call, slice(2, 4))
     assert x.flatten().tolist() == [2, 3] and three == 3 and kwargs["y"].tolist() == [2, 3]
+    (x, three), kwargs = take(call, torch.tensor([5, 0]))
+    assert x.flatten().tolist() == [5, 0] and three == 3 and kwargs["y"].tolist() == [5, 0]
 
 
 def test_the_example_is_one_point() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import secateur as sc
+from secateur.checkpoint import read_info
 from secateur.embedded import digits, lenet5
 
 
@@ -63,6 +64,18 @@ def test_a_result_is_saved_and_loaded(pruned: sc.Pruned, tmp_path: Path) -> None
     images, _ = digits("test")
     with torch.no_grad():
         assert torch.equal(small(images[:50]), pruned.model(images[:50]))
+
+
+@pytest.mark.parametrize("method", ["pfp", "residual", "ft"])
+def test_the_file_tells_what_every_channel_was_worth(method: str, tmp_path: Path) -> None:
+    res = sc.prune(lenet5(), digits("calibration"), {"params": "50%"}, points=32, method=method)
+    sc.save(tmp_path / "small.safetensors", res)
+    told = read_info(tmp_path / "small.safetensors")["sensitivities"]
+    assert {name: len(numbers) for name, numbers in told.items()} == {"conv1": 20, "conv2": 50, "fc1": 500}
+    for row in res.rows:
+        order = sorted(range(row.before), key=lambda unit: told[row.name][unit])
+        kept = res.plan.kept.get(sc.Slot(f"{row.name}.weight", 0), range(row.before))
+        assert set(order[row.before - row.after + 1 :]) <= set(kept), row.name  # of equal numbers either may stay
 
 
 def test_nothing_to_remove_gives_a_copy() -> None:

@@ -83,12 +83,16 @@ def batch_size(call: Call) -> int:
     return max(sizes)
 
 
-def take(call: Call, which: slice) -> Call:
-    """Some points of a batch."""
+def take(call: Call, which: slice | Tensor) -> Call:
+    """Some points of a batch, by their numbers."""
     size = batch_size(call)
-    return pytree.tree_map(
-        lambda leaf: leaf[which] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf, call
-    )
+
+    def pick(leaf: Any) -> Any:
+        if not (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size):
+            return leaf
+        return leaf[which] if isinstance(which, slice) else leaf[which.to(leaf.device)]
+
+    return pytree.tree_map(pick, call)
 
 
 def example_of(call: Call) -> Example:

@@ -26,7 +26,7 @@ from secateur.graph import ChannelGraph, Group
 from secateur.layers import AtLayers, LayerCall, Run
 from secateur.program import mode, named_tensors, owner
 from secateur.progress import bar
-from secateur.ridge import wide
+from secateur.ridge import add_squares, wide
 
 BATCH = 64  # points that run together
 PATCHES = 1 << 16  # rows that the moments look at, if there are so many
@@ -156,9 +156,7 @@ class _Study:
             self.calls[name] = replace(call, input=call.input[:1])
         chosen = some_places(places, max(PATCHES, 8 * n), self.points, source).to(call.input.device)
         for gram, columns in zip(seen.grams, call.columns(chosen), strict=True):
-            rows = wide(columns.flatten(0, 1))
-            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-            gram += (rows.T @ rows).double()
+            add_squares(gram, wide(columns.flatten(0, 1)))
         seen.count += len(call.input) * len(chosen)
 
     def _add_wide(self, name: str, call: LayerCall, source: torch.Generator) -> None:

@@ -66,6 +66,7 @@ class Draft:
     rows: tuple[GroupRow, ...]
     level: float  # down to which the groups grew: for pfp the common relative error that the budget leaves room for
     points: int
+    scores: dict[str, Tensor]  # what the method gave to each unit of each group, before any cut
     notes: tuple[str, ...]
 
 
@@ -193,6 +194,7 @@ class Job:
         kept = self.whole
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
         rows = {group.name: GroupRow(group.name, group.size, group.size) for group in self.graph.prunable}
+        scores = {name: self.method.numbers(one) for name, one in first.scores(self.method).items()}
         for step in range(1, self.steps + 1):
             so_far = Plan.keeping(self.graph, kept, scales)
             evidence = self._evidence(mask(self.model, so_far), kept) if so_far.kept else first
@@ -216,6 +218,7 @@ class Job:
             rows=tuple(rows.values()),
             level=growth.level(position),
             points=points,
+            scores=scores,
             notes=tuple(self._notes(list(rows.values()), found, points)),
         )
 

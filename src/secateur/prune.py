@@ -42,6 +42,7 @@ class Pruned:
     method: Method
     allocation: str
     repair: Repair | None
+    sensitivities: dict[str, list[float]]  # what the method gave to each unit of each group, before any cut
     fingerprints: str  # of the calibration points, so that they are not taken for held-out ones
     notes: tuple[str, ...]
 
@@ -203,6 +204,7 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
         method=job.method,
         allocation=job.allocation.name,
         repair=fixed,
+        sensitivities={name: [float(f"{v:.6g}") for v in one.tolist()] for name, one in draft.scores.items()},
         fingerprints=pack(one for call in job.calibration for one in of(call)),
         notes=notes,
     )

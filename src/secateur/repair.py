@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +30,14 @@ BATCH = 64  # points that run together
 PATCHES = 1 << 16  # rows that a fit looks at, if there are so many
 HELD = 4  # of every so many points the last is held out
 TINY = 1e-3  # of the largest scale of a norm: what is scaled less is not asked to make good for others
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch of which the first `seen` points are fitted, the others held out."""
+
+    batch: Call
+    seen: int
 
 
 @dataclass(frozen=True)
@@ -111,15 +119,16 @@ def refit(
     tape, whole = (_recorded(network, some) for network in (repaired, original))
     _check_alike(tape, whole, repaired)
     used, notes = _that_fit(used, (tape.peak_bytes + whole.peak_bytes) / batch_size(some), _memory(repaired, memory))
+    parts = _apart(used)
     sites = list(tape.sites())
     fitter = _Fitter(original, repaired, plan, sum(map(batch_size, used)))
     rows = []
     with bar("fitting layers", len(sites), progress) as advance:
-        with closing(side_by_side(original, repaired, used, sites)) as stations:
+        with closing(side_by_side(original, repaired, [part.batch for part in parts], sites)) as stations:
             for site, stops in stations:
-                rows.append(fitter.fit(site, stops))
+                rows.append(fitter.fit(site, zip(stops, parts, strict=True)))
                 advance()
-    better, found = _best(unwrap(small), repaired, original, used, tuple(rows), notes)
+    better, found = _best(unwrap(small), repaired, original, parts, tuple(rows), notes)
     return wrap_like(small, better), found
 
 
@@ -191,13 +200,12 @@ class _Fitter:
         self.plan, self.points = plan, points
         self.source = torch.Generator().manual_seed(0)
 
-    def fit(self, site: Site, stops: Iterator[tuple[Stop, Stop]]) -> LayerRepair:
+    def fit(self, site: Site, stops: Iterable[tuple[tuple[Stop, Stop], Part]]) -> LayerRepair:
         """Gather what the layer reads and should make, solve, and put the new weights in."""
         sums: Normal | Dual | None = None
-        first = places = 0
-        for ours, theirs in stops:
+        places = 0
+        for (ours, theirs), part in stops:
             call, goal = theirs.call, self._goal(site, ours, theirs)
-            _check_finite(site, call.input, goal)
             groups, outputs, n = call.plain(call.weight).shape
             if sums is None:
                 old = call.plain(call.weight.detach()).double()
@@ -209,13 +217,16 @@ class _Fitter:
                 chosen = some_places(places, max(PATCHES, 16 * n), self.points, self.source).to(goal.device)
             columns = call.columns(chosen)  # [groups, points, places, n]
             goals = goal[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
-            numbers = torch.arange(first, first + len(goal), device=goal.device) % HELD == HELD - 1
-            for held in (False, True):
-                which = numbers == held
-                if which.any():
+            for held, which in ((False, slice(part.seen)), (True, slice(part.seen, None))):
+                if goals[:, which].numel():
                     sums.add(columns[:, which].flatten(1, 2), goals[:, which].flatten(1, 2), held)
-            first += len(goal)
         assert sums is not None
+        if not sums.finite:
+            raise SecateurError(
+                "what it reads or makes is NaN or infinite",
+                layer=owner(site.weight),
+                remedy="check the inputs and the weights; half precision may be too narrow for this network",
+            )
         found = sums.fit(site.takes_constant)
         if not found.ratio.isinf().all():
             self._put(site, call.layered(found.weight[..., :-1]), found.weight[..., -1].flatten())
@@ -256,15 +267,6 @@ def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:
     return [group * outputs + i for group in groups for i in own]
 
 
-def _check_finite(site: Site, *tensors: Tensor) -> None:
-    if not all(torch.isfinite(tensor).all() for tensor in tensors):
-        raise SecateurError(
-            "what it reads or makes is NaN or infinite",
-            layer=owner(site.weight),
-            remedy="check the inputs and the weights; half precision may be too narrow for this network",
-        )
-
-
 def _told(site: Site, found: Fitted) -> LayerRepair:
     energy = float(found.energy.sum()) or 1.0
     return LayerRepair(
@@ -280,16 +282,17 @@ def _best(
     small: nn.Module,
     repaired: nn.Module,
     original: nn.Module,
-    batches: Sequence[Call],
+    parts: Sequence[Part],
     layers: tuple[LayerRepair, ...],
     notes: tuple[str, ...],
 ) -> tuple[nn.Module, Repair]:
     """Of the cut, the repaired and the repaired network with new norm statistics the one nearest to the original."""
-    seen, held = _apart(batches)
+    seen = [take(part.batch, slice(part.seen)) for part in parts if part.seen]
+    held = [take(part.batch, slice(part.seen, None)) for part in parts if part.seen < batch_size(part.batch)]
     wanted = _outputs(original, held)
     before = _movement(small, held, wanted)
     after = _movement(repaired, held, wanted)
-    found = Repair(layers, sum(map(batch_size, batches)), before, after, norms=False, notes=notes)
+    found = Repair(layers, sum(batch_size(part.batch) for part in parts), before, after, norms=False, notes=notes)
     fresh = _with_new_norms(repaired, seen)
     if fresh is not None and (moved := _movement(fresh, held, wanted)) < after:
         repaired, found = fresh, replace(found, after=moved, norms=True)
@@ -299,25 +302,14 @@ def _best(
     return duplicate(small), replace(found, after=before, norms=False, notes=(*notes, note))
 
 
-def _apart(batches: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-    """The points that were fitted and those that were held out."""
-    seen, held = list[Call](), list[Call]()
-    first = 0
+def _apart(batches: Sequence[Call]) -> list[Part]:
+    """The batches, each with the points to hold out behind the others."""
+    parts, first = [], 0
     for batch in batches:
-        size = batch_size(batch)
-        numbers = torch.arange(first, first + size) % HELD == HELD - 1
-        for parts, which in ((seen, ~numbers), (held, numbers)):
-            if which.any():
-                parts.append(_points(batch, which, size))
-        first += size
-    return seen, held
-
-
-def _points(batch: Call, which: Tensor, size: int) -> Call:
-    def pick(leaf: Any) -> Any:
-        return leaf[which.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf
-
-    return pytree.tree_map(pick, batch)
+        held = torch.arange(first, first + batch_size(batch)) % HELD == HELD - 1
+        parts.append(Part(take(batch, held.int().argsort(stable=True)), seen=int((~held).sum())))
+        first += len(held)
+    return parts
 
 
 @torch.no_grad()

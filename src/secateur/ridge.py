@@ -52,9 +52,9 @@ class Moments:
     def add(self, x: Tensor, t: Tensor) -> None:
         """Take rows x [g, m, n] with targets t [g, m, o] in."""
         x, t = wide(x), wide(t)
-        rows = torch.cat([x, x.new_ones(*x.shape[:2], 1)], 2)
-        self.gram += (rows.mT @ rows).double()
-        self.cross += (t.mT @ rows).double()
+        add_squares(self.gram, x)
+        self.cross[..., :-1] += t.mT @ x
+        self.cross[..., -1] += t.sum(1)
         self.energy += wide(t).square().sum(1, dtype=torch.float64)
         self.count += x.shape[1]
 
@@ -79,6 +79,15 @@ class Moments:
         found = old.clone()
         found[..., :size] += torch.cholesky_solve(gap.mT, factor(gram)).mT
         return found
+
+
+def add_squares(gram: Tensor, x: Tensor) -> None:
+    """Add the products of rows [x, 1] with themselves to a gram [..., n + 1, n + 1], x being [..., m, n]."""
+    total = x.sum(-2)
+    gram[..., :-1, :-1] += x.mT @ x
+    gram[..., :-1, -1] += total
+    gram[..., -1, :-1] += total
+    gram[..., -1, -1] += x.shape[-2]
 
 
 def wide(x: Tensor) -> Tensor:
@@ -143,6 +152,13 @@ class Normal(_Fit):
         if held:
             self.energy += wide(t).square().sum(1, dtype=torch.float64)
 
+    @property
+    def finite(self) -> bool:
+        """Whether no sum is NaN or infinite."""
+        return all(
+            torch.isfinite(part.gram).all() and torch.isfinite(part.cross).all() for part in (self.seen, self.held)
+        )
+
     def fit(self, constant: bool) -> Fitted:
         """For each output the best ridge, or the old weights; then once more with all rows."""
         held, whole, none = self.held, self.seen + self.held, torch.zeros_like(self.old)
@@ -178,6 +194,11 @@ class Dual(_Fit):
             self.rows[held].append((rows[0], gap[0]))
             if held:
                 self.energy += wide(t[:, :room]).square().sum(1, dtype=torch.float64)
+
+    @property
+    def finite(self) -> bool:
+        """Whether no row has a NaN or infinite number."""
+        return all(torch.isfinite(one).all() for rows in self.rows.values() for pair in rows for one in pair)
 
     def fit(self, constant: bool) -> Fitted:
         """As that of `Normal`, but the held-out rows are not used for the fit."""

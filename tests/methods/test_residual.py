@@ -32,6 +32,10 @@ def test_the_harm_is_told_and_adds_up_over_steps() -> None:
     assert again.after == 1 and again.harm == 5.0
 
 
+def test_as_a_number_a_unit_has_the_harm_done_once_it_has_gone() -> None:
+    assert Residual().numbers(CURVE).tolist() == [2.0, 7.0, 7.0, 0.5]
+
+
 def test_its_scores_are_the_curves() -> None:
     _, evidence = case_evidence("residual")
     found = Residual().scores(evidence)

@@ -113,6 +113,10 @@ class Method(ABC):
         order = np.argsort(-torch.as_tensor(scores).double().numpy(), kind="stable")[:count]
         return Selection(tuple(sorted(order.tolist())), (1.0,) * len(order))
 
+    def numbers(self, scores: Any) -> Tensor:
+        """The scores of a group as plain numbers, one for each unit, as files tell them."""
+        return torch.as_tensor(scores)
+
     def settings(self) -> dict[str, Any]:
         """The method's own settings, as plain data."""
         return {}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from secateur import select
 from secateur.bounds import derandomized, draws_for, eps_of, hybrid, points_needed
@@ -86,6 +87,10 @@ class PFP(Method):
         """The relative error of keeping just these, unscaled: what was dropped, times C."""
         dropped = np.delete(one.values.numpy(), list(chosen.kept))
         return derandomized(dropped, self.C)
+
+    def numbers(self, scores: Sensitivity) -> Tensor:
+        """The sensitivities."""
+        return scores.values
 
     def settings(self) -> dict[str, Any]:
         """As given."""

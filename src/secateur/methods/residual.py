@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from secateur.curves import Curve
 from secateur.methods.base import Evidence, GroupRow, Method
 from secateur.select import Selection
@@ -27,6 +30,12 @@ class Residual(Method):
     def choose(self, name: str, scores: Curve, count: int) -> Selection:
         """Those that go last."""
         return Selection(tuple(sorted(scores.removed[len(scores.removed) - count :])), (1.0,) * count)
+
+    def numbers(self, scores: Curve) -> Tensor:
+        """The harm done once a unit has gone; the last never goes, and has the harm of the last but one."""
+        found = torch.empty(len(scores.removed), dtype=torch.float64)
+        found[list(scores.removed)] = torch.cat([scores.harm[1:], scores.harm[-1:]])
+        return found
 
     def row(self, row: GroupRow, scores: Curve, count: int, chosen: Selection) -> GroupRow:
         """Tell the harm that cutting this group alone would do."""
