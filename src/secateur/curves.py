@@ -29,7 +29,7 @@ from secateur.progress import bar
 from secateur.ridge import add_squares, wide
 
 BATCH = 64  # points that run together
-PATCHES = 1 << 16  # rows that the moments look at, if there are so many
+PATCHES = 1 << 15  # rows that the moments look at, if there are so many
 LARGEST = 6144  # the most that a layer may read at one place for its moments to be kept; beyond,
 WIDE_ROWS = 512  # rows show what each unit adds by itself
 RIDGE = 1e-3  # of the mean square of what is read

@@ -27,7 +27,7 @@ from secateur.tape import Site, Tape, record
 from secateur.ties import Slot
 
 BATCH = 64  # points that run together
-PATCHES = 1 << 16  # rows that a fit looks at, if there are so many
+PATCHES = 1 << 15  # rows that a fit looks at, if there are so many
 HELD = 4  # of every so many points the last is held out
 TINY = 1e-3  # of the largest scale of a norm: what is scaled less is not asked to make good for others
 
