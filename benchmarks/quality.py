@@ -2,7 +2,7 @@
 
 python benchmarks/quality.py --data DIR                         # all of it; stop and start again at will
 python benchmarks/quality.py --data DIR --network resnet56 --methods residual,pfp --draws 0
-python benchmarks/quality.py --table                            # docs/quality.md from results/quality.json
+python benchmarks/quality_page.py                               # docs/quality.md from the records
 
 Every cell is one network, method, budget and draw of calibration points: images of the training set (of `calibration/`
 for ImageNet), without augmentation; only taylor sees their labels. The test set has no part in any choice: each network
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,10 +29,10 @@ from checkpoints import IMAGENET, NETWORKS
 from environment import PARTIAL, RESULTS, append_record, peak_mb, prepare, read_records, versions, write_whole
 
 RECORD, LINES = RESULTS / "quality.json", PARTIAL / "quality.jsonl"
-TABLE = Path(__file__).resolve().parent.parent / "docs" / "quality.md"
 OURS = "residual+repair"
 PUBLISHED = ("pfp", "pfp~mean", "ft", "softnet", "thinet", "fpgm", "taylor", "random")
 PARTS = ("residual-repair", "ft+repair", "ft@residual+repair", "pfp+repair", "thinet+repair", "random+repair")
+DATA_FREE = ("ft", "softnet", "fpgm", "tp-l1", "tp-l2")  # the same for every draw, so they run once
 RIVALS = ("tp-l1", "tp-l2", "tp-taylor", "tp-l2+norms", "tp-taylor+norms")
 
 
@@ -86,12 +85,13 @@ def imagenet(work: Work, root: Path, draw: int) -> Images:
     model = build(work.name, root / "weights" / "mobilenet_v2-b0353104.pth")
     files = sorted((root / "imagenet-val-mini" / "calibration").iterdir())
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(draw))[: work.points].tolist()
-    x, y = _pictures([files[i] for i in order])
+    x, y = pictures([files[i] for i in order])
     tests = sorted((root / "imagenet-val-mini" / "test").iterdir())
-    return Images(model, x, y, [_pictures(tests[i : i + 50]) for i in range(0, len(tests), 50)])
+    return Images(model, x, y, [pictures(tests[i : i + 50]) for i in range(0, len(tests), 50)])
 
 
-def _pictures(files: list[Path]) -> tuple[Tensor, Tensor]:
+def pictures(files: list[Path]) -> tuple[Tensor, Tensor]:
+    """The images of some files, scaled as for ImageNet, and their classes."""
     import numpy as np
     from PIL import Image
 
@@ -222,6 +222,7 @@ def run(args: argparse.Namespace) -> None:
             if args.network not in work.name:
                 continue
             methods = [m for m in work.methods if asked is None or m in asked]
+            methods = [m for m in methods if draw == 0 or m not in DATA_FREE]
             cells = [(m, b) for m in methods for b in work.budgets if (work.name, m, b, draw) not in done]
             if args.budgets:
                 cells = [cell for cell in cells if str(cell[1]) in args.budgets.split(",")]
@@ -252,53 +253,16 @@ def gather() -> None:
     write_whole(RECORD, f'{{"versions": {json.dumps(packages)},\n"records": [\n{lines}\n]}}\n')
 
 
-def page(record: dict[str, Any]) -> str:
-    """The records as a page."""
-    rows = record["records"]
-    lines = [
-        "# Quality before retraining\n",
-        "Accuracy on the test set right after pruning, without any retraining, in percent: mean over draws of the "
-        "calibration points (lowest to highest where there are several). Made by `benchmarks/quality.py`, which says "
-        "what each row is; the figures are in `results/quality.json`. `residual+repair` is the default of "
-        "`sc.prune`.\n",
-    ]
-    for work in WORK:
-        here = [r for r in rows if r["network"] == work.name]
-        if not here:
-            continue
-        original = next((r["accuracy"] for r in here if r["method"] == "original"), None)
-        lines.append(f"\n## {work.name}\n")
-        lines.append(f"Original: {original} %. {here[0]['points']} calibration points. Budget in {work.resource}.\n")
-        lines.append("| method | " + " | ".join(f"{b:.0%} left" for b in work.budgets) + " | draws |")
-        lines.append("| --- |" + " ---: |" * (len(work.budgets) + 1))
-        for method in work.methods:
-            cells, draws = [], 0
-            for budget in work.budgets:
-                found = [r["accuracy"] for r in here if r["method"] == method and r["budget"] == budget]
-                draws = max(draws, len(found))
-                spread = f" ({min(found):.1f}-{max(found):.1f})" if len(found) > 1 else ""
-                cells.append(f"{statistics.mean(found):.1f}{spread}" if found else "")
-            if draws:
-                lines.append(f"| `{method}` | " + " | ".join(cells) + f" | {draws} |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--network", default="", help="a part of the network's name")
     parser.add_argument("--methods", help="only these, comma separated")
     parser.add_argument("--budgets", help="only these, comma separated: 0.5,0.7")
     parser.add_argument("--draws", default="0,1,2")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--table", action="store_true", help="only write docs/quality.md")
     args = parser.parse_args()
-    if args.table:
-        write_whole(TABLE, page(json.loads(RECORD.read_text())))
-        return
-    if args.data is None:
-        parser.error("--data DIR is needed")
     prepare(args.threads)
     run(args)
 

@@ -15,7 +15,22 @@ from rich.text import Text
 from secateur import budget
 from secateur.calibration import Calibration, read_batches
 from secateur.cli.networks import RANDOM_WEIGHTS, Input, Keep, Model, OutputOption
-from secateur.cli.shared import AsJson, Quiet, check_out, default_shape, interruptible, numbers, plain_errors
+from secateur.cli.shared import (
+    AsJson,
+    AtLeast,
+    BatchSize,
+    Force,
+    Mean,
+    Quiet,
+    RoundTo,
+    Std,
+    Weights,
+    check_out,
+    default_shape,
+    interruptible,
+    numbers,
+    plain_errors,
+)
 from secateur.compare import HELD, Comparison
 from secateur.compare import compare as compared
 from secateur.entries import entries
@@ -67,24 +82,18 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write all figures, as JSON, after every network.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it is there.")] = False,
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="State dict for MODEL, as .safetensors or .pt.")
-    ] = None,
+    force: Force = False,
+    weights: Weights = None,
     input: Input = None,
     points: Annotated[int, typer.Option(metavar="N", help="Calibration points of each draw.")] = 256,
     on_points: Annotated[int, typer.Option(metavar="N", help="Points of --on, at most.")] = 10_000,
-    batch: Annotated[int, typer.Option(metavar="N", help="Points in one batch.")] = 32,
-    mean: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data: 0.5, or one for each channel.")
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")
-    ] = None,
+    batch: BatchSize = 32,
+    mean: Mean = None,
+    std: Std = None,
     seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points and the draws.")] = 0,
     keep: Keep = None,
-    round_to: Annotated[int, typer.Option(metavar="N", help="Make the sizes of groups multiples of N.")] = 1,
-    at_least: Annotated[int, typer.Option(metavar="N", help="Channels that every group keeps.")] = 1,
+    round_to: RoundTo = 1,
+    at_least: AtLeast = 1,
     output: OutputOption = "module",
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -22,7 +22,18 @@ from secateur.bench import bench as timed_in_turn
 from secateur.calibration import read_batches
 from secateur.checkpoint import load, read_plan
 from secateur.cli.networks import Input
-from secateur.cli.shared import AsJson, Quiet, check_out, default_shape, interruptible, numbers, plain_errors
+from secateur.cli.shared import (
+    AsJson,
+    Force,
+    Mean,
+    Quiet,
+    Std,
+    check_out,
+    default_shape,
+    interruptible,
+    numbers,
+    plain_errors,
+)
 from secateur.cost import cost, magnitude, use_threads
 from secateur.doctor import Finding, examine
 from secateur.errors import UsageError
@@ -52,14 +63,14 @@ def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.", show_default=False)],
     to: Annotated[To, typer.Option(help="ONNX, or the .pt2 file of torch.export.")] = "onnx",
     model: Original = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it is there.")] = False,
+    force: Force = False,
     data: Annotated[
         str | None,
         typer.Option(metavar="SOURCE", help="Inputs to check on, named as for prune; random ones if not given."),
     ] = None,
     points: Annotated[int, typer.Option(metavar="N", help="How many points of the data to check on.")] = 64,
-    mean: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data, as for prune.")] = None,
-    std: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Divides the data, as for prune.")] = None,
+    mean: Mean = None,
+    std: Std = None,
     input: Input = None,
     fixed_batch: Annotated[
         bool, typer.Option("--fixed-batch", help="Only the batch size of the input, instead of any.")

@@ -17,7 +17,22 @@ from secateur import budget as budgets
 from secateur import demo as demonstration
 from secateur.calibration import Calibration, read_batches
 from secateur.checkpoint import save
-from secateur.cli.shared import AsJson, Quiet, check_out, default_shape, interruptible, numbers, plain_errors
+from secateur.cli.shared import (
+    AsJson,
+    AtLeast,
+    BatchSize,
+    Force,
+    Mean,
+    Quiet,
+    RoundTo,
+    Std,
+    Weights,
+    check_out,
+    default_shape,
+    interruptible,
+    numbers,
+    plain_errors,
+)
 from secateur.cli.trust import held_out
 from secateur.cost import Latency, cost, latency
 from secateur.errors import UsageError
@@ -117,19 +132,13 @@ def prune(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to save the cut network; without it, a preview.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it is there.")] = False,
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="State dict for MODEL, as .safetensors or .pt.")
-    ] = None,
+    force: Force = False,
+    weights: Weights = None,
     input: Input = None,
     points: Annotated[int, typer.Option(metavar="N", help="How many points of the data to use.")] = 256,
-    batch: Annotated[int, typer.Option(metavar="N", help="Points in one batch.")] = 32,
-    mean: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data: 0.5, or one for each channel.")
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")
-    ] = None,
+    batch: BatchSize = 32,
+    mean: Mean = None,
+    std: Std = None,
     method: Annotated[
         str | None,
         typer.Option(metavar="NAME", help=f"How channels are judged: {', '.join(METHODS)}.", show_default="residual"),
@@ -160,8 +169,8 @@ def prune(
     seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points and the draws.")] = 0,
     steps: Annotated[int, typer.Option(metavar="N", help="Cut in so many steps, measuring again after each.")] = 1,
     keep: Keep = None,
-    round_to: Annotated[int, typer.Option(metavar="N", help="Make the sizes of groups multiples of N.")] = 1,
-    at_least: Annotated[int, typer.Option(metavar="N", help="Channels that every group keeps.")] = 1,
+    round_to: RoundTo = 1,
+    at_least: AtLeast = 1,
     output: OutputOption = "module",
     all: Annotated[bool, typer.Option("--all", help=f"Show more than {ROWS} groups.")] = False,
     as_json: AsJson = False,

@@ -15,7 +15,15 @@ from secateur.errors import SecateurError, UsageError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and JSON if asked for.")]
-
+Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE if it is there.")]
+Weights = Annotated[Path | None, typer.Option(metavar="FILE", help="State dict for MODEL, as .safetensors or .pt.")]
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Points in one batch.")]
+Mean = Annotated[
+    str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data: 0.5, or one for each channel.")
+]
+Std = Annotated[str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")]
+RoundTo = Annotated[int, typer.Option(metavar="N", help="Make the sizes of groups multiples of N.")]
+AtLeast = Annotated[int, typer.Option(metavar="N", help="Channels that every group keeps.")]
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 

@@ -16,7 +16,17 @@ from secateur.calibration import Calibration, read_batches
 from secateur.certify import Task
 from secateur.certify import certify as certified_by
 from secateur.checkpoint import load, read_info, read_plan
-from secateur.cli.shared import AsJson, Quiet, interruptible, numbers, plain_errors
+from secateur.cli.shared import (
+    AsJson,
+    BatchSize,
+    Mean,
+    Quiet,
+    Std,
+    Weights,
+    interruptible,
+    numbers,
+    plain_errors,
+)
 from secateur.errors import UsageError
 from secateur.models import build
 from secateur.program import call_arguments, revive
@@ -43,9 +53,7 @@ def certify(
             show_default=False,
         ),
     ],
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="State dict for MODEL, as .safetensors or .pt.")
-    ] = None,
+    weights: Weights = None,
     labels: Annotated[
         bool | None,
         typer.Option("--labels/--no-labels", help="Demand labels, or ignore them; used if there, otherwise."),
@@ -69,13 +77,9 @@ def certify(
         int, typer.Option(metavar="N", help="SMALL is the best of N networks on these very points.")
     ] = 1,
     points: Annotated[int, typer.Option(metavar="N", help="How many points of the data to use.")] = 10_000,
-    batch: Annotated[int, typer.Option(metavar="N", help="Points in one batch.")] = 128,
-    mean: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Subtracted from the data: 0.5, or one for each channel.")
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Divides the data: 0.25, or 0.229,0.224,0.225.")
-    ] = None,
+    batch: BatchSize = 128,
+    mean: Mean = None,
+    std: Std = None,
     seed: Annotated[int, typer.Option(metavar="N", help="For the choice of points.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
