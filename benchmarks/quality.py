@@ -145,60 +145,73 @@ def ours(work: Work, images: Images, draw: int, cells: list[tuple[str, float]]) 
         }
 
 
-def rival(work: Work, images: Images, label: str, budget: float) -> dict[str, Any]:
+def rivals(work: Work, images: Images, cells: list[tuple[str, float]]) -> Iterator[dict[str, Any]]:
     """Torch-Pruning's global pruner with one of its importances, at the ratio that meets the budget."""
     import secateur as sc
 
     example, whole = images.x[:1], sc.cost(images.model, images.x[:1])
-    started = time.perf_counter()
+    model = copy.deepcopy(images.model).eval()
+    for i in range(0, len(images.x), 128):  # for Taylor; the others do not look at gradients
+        nn.functional.cross_entropy(model(images.x[i : i + 128]), images.y[i : i + 128]).backward()
+    found: dict[tuple[str, float], nn.Module] = {}
+    for label, budget in cells:
+        started = time.perf_counter()
+        importance = label.split("+")[0]
+        if (importance, budget) not in found:
+            found[importance, budget] = _to_budget(model, example, importance, budget * whole.macs)
+        small = copy.deepcopy(found[importance, budget])
+        if label.endswith("+norms"):
+            _new_norms(small, images.x)
+        after = sc.cost(small, example)
+        yield {
+            "method": label,
+            "budget": budget,
+            "params": after.params / whole.params,
+            "macs": after.macs / whole.macs,
+            "accuracy": accuracy(small, images.test),
+            "seconds": round(time.perf_counter() - started, 1),
+            "notes": [],
+        }
+
+
+def _to_budget(model: nn.Module, example: Tensor, importance: str, macs: float) -> nn.Module:
+    """The largest network within the budget, by bisection of the ratio."""
+    import secateur as sc
+
     low, high = 0.0, 1.0
     best = None
     for _ in range(9):
         ratio = (low + high) / 2
-        small = _torch_pruned(images, label.split("+")[0], ratio)
+        small = _torch_pruned(model, example, importance, ratio)
         try:
-            left = sc.cost(small, example).macs / whole.macs
+            left = sc.cost(small, example).macs
         except Exception:  # a ratio that leaves a network which does not run is too much
-            left = 0.0
-        if left <= budget and left:
+            left = 0
+        if 0 < left <= macs:
             high, best = ratio, small
         elif left:
             low = ratio
         else:
             high = ratio
     assert best is not None
-    if label.endswith("+norms"):
-        _new_norms(best, images.x)
-    after = sc.cost(best, example)
-    return {
-        "method": label,
-        "budget": budget,
-        "params": after.params / whole.params,
-        "macs": after.macs / whole.macs,
-        "accuracy": accuracy(best, images.test),
-        "seconds": round(time.perf_counter() - started, 1),
-        "notes": [],
-    }
+    return best
 
 
-def _torch_pruned(images: Images, label: str, ratio: float) -> nn.Module:
+def _torch_pruned(model: nn.Module, example: Tensor, importance: str, ratio: float) -> nn.Module:
     import torch_pruning as tp
 
-    model = copy.deepcopy(images.model).eval()
-    if label == "tp-taylor":
-        importance: Any = tp.importance.GroupTaylorImportance()
-    else:
-        importance = tp.importance.GroupMagnitudeImportance(p=1 if label == "tp-l1" else 2)
-    last = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    pruner = tp.pruner.BasePruner(
-        model, images.x[:1], importance=importance, global_pruning=True, pruning_ratio=ratio, ignored_layers=last
-    )
-    if label == "tp-taylor":
-        for i in range(0, len(images.x), 128):
-            nn.functional.cross_entropy(model(images.x[i : i + 128]), images.y[i : i + 128]).backward()
-    pruner.step()
-    model.zero_grad()
-    return model
+    small = copy.deepcopy(model)
+    kinds = {
+        "tp-taylor": tp.importance.GroupTaylorImportance,
+        "tp-l1": lambda: tp.importance.GroupMagnitudeImportance(p=1),
+        "tp-l2": lambda: tp.importance.GroupMagnitudeImportance(p=2),
+    }
+    last = [m for m in small.modules() if isinstance(m, nn.Linear)]
+    tp.pruner.BasePruner(
+        small, example, importance=kinds[importance](), global_pruning=True, pruning_ratio=ratio, ignored_layers=last
+    ).step()
+    small.zero_grad()
+    return small
 
 
 @torch.no_grad()
@@ -234,10 +247,10 @@ def run(args: argparse.Namespace) -> None:
                 done.add((work.name, "original", 1.0, 0))
                 whole = {"method": "original", "budget": 1.0, "params": 1.0, "macs": 1.0, "seconds": 0.0, "notes": []}
                 append_record(LINES, {**base, **whole, "draw": 0, "accuracy": accuracy(images.model, images.test)})
-            mine = [cell for cell in cells if not cell[0].startswith("tp-")]
+            mine, theirs = ([c for c in cells if c[0].startswith("tp-") == rival] for rival in (False, True))
             found = ours(work, images, draw, mine) if mine else iter(())
-            theirs = (rival(work, images, *cell) for cell in cells if cell[0].startswith("tp-"))
-            for several in (found, theirs):
+            beside = rivals(work, images, theirs) if theirs else iter(())
+            for several in (found, beside):
                 for row in several:
                     record = {**base, **row, "peak_mb": peak_mb()}
                     append_record(LINES, record)
