@@ -10,6 +10,7 @@ The same blocks, specs and checks as in tests/properties, over seeds 0, 1, 2, ..
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import platform
@@ -54,10 +55,12 @@ def one(seed: int) -> dict[str, Any]:
 
 
 def _start() -> None:
+    import checks  # noqa: F401  brings torch and secateur along
     import torch
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    gc.freeze()  # what is loaded now stays, so that no collection need look at it
 
 
 def run(count: int, jobs: int) -> None:
