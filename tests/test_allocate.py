@@ -164,6 +164,14 @@ def test_largest_is_the_last_that_fits(size: int, limit: int) -> None:
     assert len(asked) <= 2 + math.log2(growth.steps + 1)
 
 
+@given(st.integers(2, 200), st.integers(0, 300), st.integers(1, 50))
+def test_nearly_the_largest_takes_fewer_questions(size: int, limit: int, within: int) -> None:
+    growth, asked = Growth({"a": ladder(np.arange(size, 0, -1.0))}), []
+    found = largest(growth, lambda position: bool(asked.append(position)) or position <= limit, within)
+    assert 0 <= min(limit, growth.steps) - found < within
+    assert len(asked) <= 2 + max(0.0, math.log2((growth.steps + 1) / within))
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
 def test_largest_was_seen_to_fit_whatever_fits(fitting: list[bool]) -> None:
     seen = set()

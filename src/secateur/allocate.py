@@ -97,18 +97,20 @@ class Growth:
             raise UsageError(f"there is no position {position}", remedy=f"give one from 0 to {self.steps}")
 
 
-def largest(growth: Growth, fits: Callable[[int], bool]) -> int:
+def largest(growth: Growth, fits: Callable[[int], bool], within: int = 1) -> int:
     """The largest position that fits, found by bisection, or -1 if not even position 0 does.
 
     >>> largest(growth, lambda position: sizes.params(growth.counts(position)) <= 100_000)
 
     Every position below one that fits should fit too. Where that does not quite hold, the result still is a position
     that was seen to fit.
+
+    within: fewer steps than this below the largest will do.
     """
     if not fits(0):
         return -1
     good, bad = 0, growth.steps + 1
-    while bad - good > 1:
+    while bad - good > within:
         middle = (good + bad) // 2
         if fits(middle):
             good = middle

@@ -329,7 +329,8 @@ class _Chooser:
             times[position] = whole / bench(self.job.model, network, self.job.example, runs=runs).speedup
             return times[position]
 
-        position = largest(self.growth, lambda at: at <= most and milliseconds(at, 20) <= limit)
+        nearly = max(1, self.growth.steps // 256)  # less than times can tell apart
+        position = largest(self.growth, lambda at: at <= most and milliseconds(at, 20) <= limit, nearly)
         for _ in range(TRIES):
             if position >= 0 and milliseconds(position, 50) <= limit:
                 return position
