@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import secateur as sc
 from secateur import curves as module
 from secateur.batches import batch_size, calls
-from secateur.curves import Curve, curves, movement, pieces, some_places
-from secateur.eliminate import Reader, eliminate
+from secateur.curves import Curve, curves, movement, pieces, scaled, some_places
+from secateur.eliminate import Order, Reader, eliminate
 from secateur.sensitivity import runnable
 
 WIRINGS = [
@@ -86,10 +86,44 @@ def slow_harm(network: Any, x: Tensor, gone: list[int]) -> float:
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
-def test_the_harm_of_half_a_group_is_what_a_slow_trial_finds(outputs: int) -> None:
+@pytest.mark.parametrize("gone", [4, 6])  # half, and 85 % of 8
+def test_the_harm_of_a_group_is_what_a_slow_trial_finds(outputs: int, gone: int) -> None:
     network, x = two_layers(outputs)
     curve = measured(network, x)["a"]
-    assert float(curve.harm[4]) == pytest.approx(slow_harm(network, x, list(curve.removed[:4])), rel=1e-6)
+    assert float(curve.harm[gone]) == pytest.approx(slow_harm(network, x, list(curve.removed[:gone])), rel=1e-6)
+
+
+@pytest.mark.parametrize("room", [1, 1 << 30])
+def test_what_is_remembered_changes_nothing(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        x = F.relu(m.a(x), inplace=True)  # writes to what the layer made
+        return m.d(F.relu(m.c(x + m.b(x)), inplace=True).mean((2, 3)))
+
+    layers = {"a": nn.Conv2d(2, 6, 3), "b": nn.Conv2d(6, 6, 1), "c": nn.Conv2d(6, 5, 3), "d": nn.Linear(5, 3)}
+    network, x = Net(run, **layers).double(), torch.randn(70, 2, 8, 8).double()
+    graph = sc.trace(network, x)
+    kept = {group.name: range(group.size) for group in graph.prunable}
+    study = module._Study(network, graph, pieces([((x,), {})]), 0)
+    study.take_moments()
+    monkeypatch.setattr(module, "REMEMBERED", room)
+    refits = [study.refitted(group, [0, 2]) for group in graph.prunable]
+    for refit, harm in zip(refits, study.harms(refits, progress=False), strict=True):
+        other = copy.deepcopy(network)
+        with torch.no_grad():
+            for name, (weight, constant) in refit.items():
+                layer = other.get_submodule(name.removesuffix(".weight"))
+                layer.weight.copy_(weight)
+                layer.bias += constant
+            assert harm == pytest.approx(movement([other(x)], [network(x)]), rel=1e-9)
+    assert len(refits) == len(kept) == 2
+
+
+def test_curves_go_through_the_trials_and_never_fall() -> None:
+    order = Order((4, 3, 2, 1, 0), torch.tensor([0.0, 1.0, 2.0, 4.0, 8.0]).double())
+    assert scaled(order, {1: 1.0, 3: 16.0}).harm.tolist() == pytest.approx([0, 1, 4, 16, 32])
+    assert scaled(order, {1: 10.0, 3: 4.0}).harm.tolist() == pytest.approx([0, 10, 10, 10, 10])
+    assert scaled(order, {2: 6.0}).harm.tolist() == pytest.approx([0, 3, 6, 12, 24])
+    assert scaled(order, {2: 0.0, 3: math.inf}).harm.tolist() == order.errors.tolist()
 
 
 def test_the_order_is_that_of_the_elimination_weighed_by_the_reaction_of_the_output() -> None:

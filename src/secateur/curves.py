@@ -2,17 +2,20 @@
 
 Three passes over the calibration data: the second moments of what every layer reads; how strongly the output reacts to
 an error in each thing that a layer makes; and, group by group, how far the output really moves when half of the group
-is gone and its readers are fitted anew. The last sets the scale of the curves, so that groups can be compared.
+is gone, and when most of it is, its readers fitted anew. The last sets the scale of the curves, so that groups can be
+compared.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,7 +37,9 @@ LARGEST = 6144  # the most that a layer may read at one place for its moments to
 WIDE_ROWS = 512  # rows show what each unit adds by itself
 RIDGE = 1e-3  # of the mean square of what is read
 PROBED = 256  # points for the reaction of the output
-TRIED = 128  # points for the trial of each group
+TRIED = 128  # points for the trials of each group
+FRACTIONS = (0.5, 0.85)  # of a group that go in its trials
+REMEMBERED = 1 << 30  # bytes that may be remembered from one trial to the next
 
 
 @dataclass(frozen=True)
@@ -60,20 +65,41 @@ def curves(
     (17, 4, 11)
     """
     study = _Study(network, graph, pieces(batches), seed)
-    found = {}
+    orders: dict[str, Order] = {}
+    refits: dict[tuple[str, int], _Refit] = {}
     with mode(network, False), bar("weighing channels", len(graph.prunable) + 2, progress) as advance:
         study.take_moments()
         advance()
         study.take_reactions()
         advance()
-        wanted = study.outputs()
         for group in graph.prunable:
             units = kept[group.name]
             readers = study.readers(group, units)
             if readers and len(units) > 1:
-                found[group.name] = study.scaled(group, units, eliminate(readers, RIDGE), wanted)
+                order = orders[group.name] = eliminate(readers, RIDGE)
+                for count in sorted({max(1, int(fraction * len(units))) for fraction in FRACTIONS}):
+                    refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
             advance()
-    return found
+    with mode(network, False):
+        harms = dict(zip(refits, study.harms(list(refits.values()), progress), strict=True))
+    return {
+        name: scaled(order, {count: harm for (group, count), harm in harms.items() if group == name})
+        for name, order in orders.items()
+    }
+
+
+def scaled(order: Order, harms: Mapping[int, float]) -> Curve:
+    """The curve through the harm that trials found with so many units gone; in between and beyond, as the errors go.
+
+    >>> scaled(Order((2, 0, 1), torch.tensor([0.0, 1.0, 4.0])), {1: 10.0}).harm
+    tensor([ 0., 10., 40.])
+    """
+    errors = order.errors.numpy()
+    ratios = {count: harm / errors[count] for count, harm in harms.items() if errors[count] > 0 and 0 < harm < math.inf}
+    if not ratios:
+        return Curve(order.removed, order.errors)
+    scale = np.exp(np.interp(np.arange(len(errors)), list(ratios), np.log(list(ratios.values()))))
+    return Curve(order.removed, torch.from_numpy(np.maximum.accumulate(errors * scale)))
 
 
 def pieces(batches: Sequence[Call], size: int = BATCH) -> list[Call]:
@@ -109,6 +135,9 @@ class _Wide:
         return (self.squares / self.count - self.mean.square()).clamp_min(0)
 
 
+_Refit = dict[str, tuple[Tensor, Tensor]]  # for layers by their weights: other weights, and a constant for each output
+
+
 class _Study:
     def __init__(self, network: nn.Module, graph: ChannelGraph, batches: list[Call], seed: int) -> None:
         self.network, self.batches, self.seed = network, batches, seed
@@ -120,6 +149,7 @@ class _Study:
         self.seen: dict[str, _Seen] = {}
         self.wide: dict[tuple[str, str], _Wide] = {}  # by weight and group
         self.calls: dict[str, LayerCall] = {}  # an example of each, with a single point
+        self.bytes_each = 0.0  # of what all layers make of a point
 
     def _run(self, batch: Call, act: Callable[[str, LayerCall, Run], Tensor]) -> list[Tensor]:
         with AtLayers(self.network, act):
@@ -133,7 +163,9 @@ class _Study:
         def act(name: str, call: LayerCall, run: Run) -> Tensor:
             if name in self.wanted:
                 self._add(name, call, source)
-            return run(None)
+            made = run(None)
+            self.bytes_each += made.numel() * made.element_size() / self.points
+            return made
 
         with torch.no_grad():
             for batch in self.batches:
@@ -235,37 +267,30 @@ class _Study:
         return found
 
     @torch.no_grad()
-    def outputs(self) -> list[list[Tensor]]:
-        """What the network gives for the points of the trials."""
-        return [self._run(batch, lambda name, call, run: run(None)) for batch in self._tried()]
+    def harms(self, trials: Sequence[_Refit], progress: bool) -> list[float]:
+        """How far the output moves with the refits of each trial.
+
+        Up to the first layer that a trial changes all is as in the network as it is, so what the layers make there is
+        remembered and not computed again.
+        """
+        totals = [0.0] * len(trials)
+        batches = self._tried()
+        with bar("trying cuts", len(batches) * len(trials), progress) as advance:
+            for batch in batches:
+                made: list[Tensor] = []
+                wanted = self._run(batch, partial(_remember, made))
+                for number, refit in enumerate(trials):
+                    totals[number] += movement(self._run(batch, _with(refit, made)), wanted) * batch_size(batch)
+                    advance()
+        return [total / sum(map(batch_size, batches)) for total in totals]
 
     def _tried(self) -> list[Call]:
+        """The points of the trials, so many at a time that what all layers make of them can be remembered."""
+        size = max(1, min(BATCH, int(REMEMBERED / max(1.0, self.bytes_each))))
         before = accumulate(map(batch_size, self.batches), initial=0)
-        return [batch for batch, points in zip(self.batches, before) if points < TRIED]
+        return pieces([batch for batch, points in zip(self.batches, before) if points < TRIED], size)
 
-    @torch.no_grad()
-    def scaled(self, group: Group, units: Sequence[int], order: Order, wanted: list[list[Tensor]]) -> Curve:
-        """The curve of a group, scaled by a trial with half of it gone and its readers fitted anew."""
-        count = len(units) // 2
-        harm, guess = self._trial(group, [units[i] for i in order.removed[:count]], wanted), float(order.errors[count])
-        scale = harm / guess if guess > 0 and 0 < harm < math.inf else 1.0
-        return Curve(order.removed, order.errors * scale)
-
-    def _trial(self, group: Group, gone: Sequence[int], wanted: list[list[Tensor]]) -> float:
-        """How far the output moves without these units, their readers fitted anew."""
-        fitted = self._refitted(group, gone)
-
-        def act(name: str, call: LayerCall, run: Run) -> Tensor:
-            if name not in fitted:
-                return run(None)
-            weight, constant = fitted[name]
-            made = run(weight)
-            return made + constant.view([-1] + [1] * (0 if call.linear else len(call.stride)))
-
-        moved = [movement(self._run(b, act), right) for b, right in zip(self._tried(), wanted, strict=True)]
-        return sum(moved) / len(moved)
-
-    def _refitted(self, group: Group, gone: Sequence[int]) -> dict[str, tuple[Tensor, Tensor]]:
+    def refitted(self, group: Group, gone: Sequence[int]) -> _Refit:
         """For every reader its weights, with nothing for the units that are gone, and a constant for each output."""
         tensors = named_tensors(self.network)
         found = {}
@@ -291,6 +316,26 @@ class _Study:
                 plain[k, :, ~stays] = 0
             found[slot.parameter] = call.layered(plain[..., :-1]).to(old.dtype), plain[..., -1].flatten().to(old.dtype)
         return found
+
+
+def _remember(made: list[Tensor], name: str, call: LayerCall, run: Run) -> Tensor:
+    made.append(run(None))
+    return made[-1].clone()  # what comes next may write to it
+
+
+def _with(refit: _Refit, made: Sequence[Tensor]) -> Callable[[str, LayerCall, Run], Tensor]:
+    """What to do at each layer of a trial: all as it was, up to the first layer that was fitted anew."""
+    known: Iterator[Tensor] | None = iter(made)
+
+    def act(name: str, call: LayerCall, run: Run) -> Tensor:
+        nonlocal known
+        if name in refit:
+            known = None
+            weight, constant = refit[name]
+            return run(weight) + constant.view([-1] + [1] * (0 if call.linear else len(call.stride)))
+        return run(None) if known is None else next(known).clone()
+
+    return act
 
 
 def _rows(call: LayerCall, indices: Sequence[int], group: int) -> tuple[int, ...]:
