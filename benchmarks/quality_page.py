@@ -138,12 +138,16 @@ def times(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Read the records and write the page."""
+    """Read the records that are there and write the page."""
     lines = [INTRODUCTION]
-    lines += networks(json.loads(quality.RECORD.read_text())["records"])
-    lines += lenets(json.loads(before_retraining.RECORD.read_text())["rows"])
-    lines += depthwise_cost(json.loads(depthwise.RECORD.read_text()))
-    lines += times(json.loads(prune_time.RECORD.read_text())["rows"])
+    for module, section in (
+        (quality, lambda record: networks(record["records"])),
+        (before_retraining, lambda record: lenets(record["rows"])),
+        (depthwise, depthwise_cost),
+        (prune_time, lambda record: times(record["rows"])),
+    ):
+        if module.RECORD.exists():
+            lines += section(json.loads(module.RECORD.read_text()))
     write_whole(PAGE, "\n".join(lines) + "\n")
 
 
