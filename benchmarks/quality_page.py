@@ -80,7 +80,7 @@ def networks(records: list[dict[str, Any]]) -> Iterator[str]:
     """A section for each network, a line for each method."""
     for work in quality.WORK:
         rows = [r for r in records if r["network"] == work.name]
-        if not rows:
+        if not any(r["method"] in work.methods for r in rows):
             continue
         original = next(r["accuracy"] for r in rows if r["method"] == "original")
         yield f"\n## {TITLES[work.name]}\n"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from secateur.ridge import factor
 
+SHRINK = 0.8  # a state with fewer of its rows left is made smaller
 AT_ONCE = 64  # units go in so many-th parts of those left
 
 
@@ -89,7 +90,8 @@ class _State:
         gram.diagonal().add_(ridge * mean if mean > 0 else 1.0)
         self.inverse = torch.cholesky_inverse(factor(gram))
         self.weight = reader.weight.double().clone()
-        self.rows = [torch.tensor(rows) for rows in reader.rows]
+        self.rows = [torch.tensor(rows, dtype=torch.int64) for rows in reader.rows]
+        self.stays = torch.ones(len(gram), dtype=torch.bool)  # rows of nothing that has gone
         self.units = len(self.rows)
         self.widths = sorted({len(rows) for rows in reader.rows})
 
@@ -117,5 +119,14 @@ class _State:
         lost = torch.linalg.solve_triangular(lower, self.weight[:, rows].T, upper=False)  # [width, outputs]
         self.inverse.addmm_(share.T, share, alpha=-1)
         self.weight.addmm_(lost.T, share, alpha=-1)
-        self.inverse[rows, rows] = 1.0  # nothing is left of it but a unit of its own
+        self.stays[rows] = False
+        if int(self.stays.sum()) < SHRINK * len(self.stays):
+            self._shrink()
         return float(lost.square().sum())
+
+    def _shrink(self) -> None:
+        """Let go of the rows of what has gone, of which nothing is left by now."""
+        left, place = self.stays.nonzero().flatten(), self.stays.cumsum(0) - 1
+        self.inverse, self.weight = self.inverse[left][:, left], self.weight[:, left]
+        self.rows = [place[rows] for rows in self.rows]
+        self.stays = self.stays[left]
