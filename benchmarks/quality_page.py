@@ -34,7 +34,8 @@ other names are those of `secateur compare`: `pfp` is the paper's method, `pfp~m
 largest shares, `ft`, `softnet`, `thinet`, `fpgm`, `taylor` and `random` are the [comparison methods](methods.md) as
 published, with uniform ratios; `+repair` repairs afterwards, `-repair` does not, `@residual` takes the sizes of our
 default. Methods that look at no data run once. Only `taylor` and `tp-taylor` see labels. The test set has no part in
-any choice. Made by `python benchmarks/quality.py`; every run is in `results/quality.json`."""
+any choice. Made by `python benchmarks/quality.py`; every run is in `results/quality.json`. The rows of
+`residual+repair`, and the times at the end, are from before each group got its second [trial](repair.md)."""
 RIVAL = """
 Torch-Pruning cannot trace the option-A shortcuts of the network above, so it runs on this one: its own global pruner
 with L1, L2 or Taylor importance, at the ratio that meets the budget; `+norms` has the norm statistics estimated anew
