@@ -206,6 +206,7 @@ class _Fitter:
         places = 0
         for (ours, theirs), part in stops:
             call, goal = theirs.call, self._goal(site, ours, theirs)
+            _check_finite(site, call.input, goal)
             groups, outputs, n = call.plain(call.weight).shape
             if sums is None:
                 old = call.plain(call.weight.detach()).double()
@@ -221,12 +222,6 @@ class _Fitter:
                 if goals[:, which].numel():
                     sums.add(columns[:, which].flatten(1, 2), goals[:, which].flatten(1, 2), held)
         assert sums is not None
-        if not sums.finite:
-            raise SecateurError(
-                "what it reads or makes is NaN or infinite",
-                layer=owner(site.weight),
-                remedy="check the inputs and the weights; half precision may be too narrow for this network",
-            )
         found = sums.fit(site.takes_constant)
         if not found.ratio.isinf().all():
             self._put(site, call.layered(found.weight[..., :-1]), found.weight[..., -1].flatten())
@@ -265,6 +260,15 @@ def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:
     groups = sorted({i * call.groups // inputs for i in plan.kept.get(Slot(name, 0), range(inputs))})
     own = plan.kept.get(Slot(name, 1), range(outputs))  # of each group
     return [group * outputs + i for group in groups for i in own]
+
+
+def _check_finite(site: Site, *tensors: Tensor) -> None:
+    if not all(torch.isfinite(tensor).all() for tensor in tensors):
+        raise SecateurError(
+            "what it reads or makes is NaN or infinite",
+            layer=owner(site.weight),
+            remedy="check the inputs and the weights; half precision may be too narrow for this network",
+        )
 
 
 def _told(site: Site, found: Fitted) -> LayerRepair:

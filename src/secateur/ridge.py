@@ -152,13 +152,6 @@ class Normal(_Fit):
         if held:
             self.energy += wide(t).square().sum(1, dtype=torch.float64)
 
-    @property
-    def finite(self) -> bool:
-        """Whether no sum is NaN or infinite."""
-        return all(
-            torch.isfinite(part.gram).all() and torch.isfinite(part.cross).all() for part in (self.seen, self.held)
-        )
-
     def fit(self, constant: bool) -> Fitted:
         """For each output the best ridge, or the old weights; then once more with all rows."""
         held, whole, none = self.held, self.seen + self.held, torch.zeros_like(self.old)
@@ -194,11 +187,6 @@ class Dual(_Fit):
             self.rows[held].append((rows[0], gap[0]))
             if held:
                 self.energy += wide(t[:, :room]).square().sum(1, dtype=torch.float64)
-
-    @property
-    def finite(self) -> bool:
-        """Whether no row has a NaN or infinite number."""
-        return all(torch.isfinite(one).all() for rows in self.rows.values() for pair in rows for one in pair)
 
     def fit(self, constant: bool) -> Fitted:
         """As that of `Normal`, but the held-out rows are not used for the fit."""
