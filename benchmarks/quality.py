@@ -201,6 +201,8 @@ def _torch_pruned(model: nn.Module, example: Tensor, importance: str, ratio: flo
     import torch_pruning as tp
 
     small = copy.deepcopy(model)
+    for new, old in zip(small.parameters(), model.parameters(), strict=True):
+        new.grad = None if old.grad is None else old.grad.clone()  # which the copy leaves out
     kinds = {
         "tp-taylor": tp.importance.GroupTaylorImportance,
         "tp-l1": lambda: tp.importance.GroupMagnitudeImportance(p=1),

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import secateur as sc
-from secateur.batches import batch_size, calls, example_of, on_device_of, take, with_labels
+from secateur.batches import apart, batch_size, calls, example_of, held_of, on_device_of, seen_of, take, with_labels
 
 X, Y = torch.arange(10.0).view(10, 1), torch.arange(10)
 
@@ -115,3 +115,15 @@ def test_labels_behind_several_arguments_or_a_function() -> None:
     assert labels((X, X * 2), example=(X[:1], X[:1])) == [None]
     assert labels([(X, Y)], to_inputs=lambda batch: batch[0] + 1) == [Y.tolist()]
     assert labels([{"image": X, "label": Y}], to_inputs=lambda batch: batch["image"]) == [None]
+
+
+def test_every_fourth_point_is_held_out_across_batches() -> None:
+    x = torch.arange(11)
+    parts = apart([((x[:2],), {"k": 3}), ((x[2:9],), {"k": 3}), ((x[9:],), {"k": 3})])
+    assert [(part.batch[0][0].tolist(), part.seen) for part in parts] == [
+        ([0, 1], 2), ([2, 4, 5, 6, 8, 3, 7], 5), ([9, 10], 2),
+    ]  # fmt: skip
+    assert [args[0].tolist() for args, _ in seen_of(parts)] == [[0, 1], [2, 4, 5, 6, 8], [9, 10]]
+    assert held_of(parts)[0][0][0].tolist() == [3, 7] and held_of(parts)[0][1] == {"k": 3} and len(held_of(parts)) == 1
+    assert held_of(apart([((x[:3],), {})])) == []
+    assert seen_of(apart([((x[i : i + 1],), {}) for i in range(4)]))[-1][0][0].tolist() == [2]

@@ -72,25 +72,49 @@ def two_layers(outputs: int = 4) -> tuple[Any, Tensor]:
     return network, torch.randn(60, 5).double()
 
 
+def parts_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The points that are fitted, and every fourth, which is for the trials."""
+    held = torch.arange(len(x)) % 4 == 3
+    return x[~held], x[held]
+
+
 @torch.no_grad()
-def slow_harm(network: Any, x: Tensor, gone: list[int]) -> float:
-    """Fit the second layer by least squares on the rows, without these units, and see how far the output moves."""
-    hidden, wanted = F.relu(network.a(x)), network(x)
-    rows = torch.cat([hidden, torch.ones(len(x), 1).double()], 1)
-    stays = [i for i in range(rows.shape[1]) if i not in gone]
+def slow_harm(network: Any, seen: Tensor, held: Tensor, gone: list[int]) -> float:
+    """Fit the second layer without these units by least squares on the rows of some points, as near to the old weights
+    as the ridge says, and see how far the output moves on others."""
+
+    def rows(x: Tensor) -> Tensor:
+        return torch.cat([F.relu(network.a(x)), torch.ones(len(x), 1).double()], 1)
+
+    stays = [i for i in range(network.b.in_features + 1) if i not in gone]
     old = torch.cat([network.b.weight, torch.zeros(len(network.b.weight), 1).double()], 1)
-    gram = rows[:, stays].T @ rows[:, stays] / len(x)
-    gram += module.RIDGE * gram.diagonal().mean() * torch.eye(len(stays)).double()
-    fitted = torch.linalg.solve(gram, rows[:, stays].T @ (rows @ old.T) / len(x))
-    return movement([rows[:, stays] @ fitted + network.b.bias], [wanted])
+    reads = rows(seen)[:, stays]
+    eye = (module.RIDGE * reads.square().sum() / len(stays)).sqrt() * torch.eye(len(stays)).double()
+    wanted = torch.cat([rows(seen) @ old.T, eye @ old[:, stays].T])
+    fitted = torch.linalg.lstsq(torch.cat([reads, eye]), wanted).solution
+    return movement([rows(held)[:, stays] @ fitted + network.b.bias], [network(held)])
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
 @pytest.mark.parametrize("gone", [4, 6])  # half, and 85 % of 8
 def test_the_harm_of_a_group_is_what_a_slow_trial_finds(outputs: int, gone: int) -> None:
-    network, x = two_layers(outputs)
+    network, _ = two_layers(outputs)
+    x = torch.randn(64, 5, generator=torch.Generator().manual_seed(1)).double()  # all in one batch
     curve = measured(network, x)["a"]
-    assert float(curve.harm[gone]) == pytest.approx(slow_harm(network, x, list(curve.removed[:gone])), rel=1e-6)
+    wanted = slow_harm(network, *parts_of(x), list(curve.removed[:gone]))
+    assert float(curve.harm[gone]) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_layer_that_reads_more_than_there_are_points_is_not_thought_to_lose_nothing() -> None:
+    torch.manual_seed(0)
+    network: Any = Net(lambda m, x: m.b(F.relu(m.a(x))), a=nn.Linear(60, 60), b=nn.Linear(60, 1)).double()
+    x, fresh = torch.randn(40, 60).double(), torch.randn(1000, 60).double()
+    curve = measured(network, x)["a"]
+    seen, _ = parts_of(x)
+    gone = list(curve.removed[:30])
+    wanted = slow_harm(network, seen, fresh, gone)
+    assert slow_harm(network, seen, seen, gone) < 0.1 * wanted  # so it looks on the points that were fitted
+    assert 0.5 * wanted < float(curve.harm[30]) < 2 * wanted
 
 
 @pytest.mark.parametrize("room", [1, 1 << 30])
@@ -101,7 +125,7 @@ def test_what_is_remembered_changes_nothing(room: int, monkeypatch: pytest.Monke
 
     layers = {"a": nn.Conv2d(2, 6, 3), "b": nn.Conv2d(6, 6, 1), "c": nn.Conv2d(6, 5, 3), "d": nn.Linear(5, 3)}
     network, x = Net(run, **layers).double(), torch.randn(70, 2, 8, 8).double()
-    graph = sc.trace(network, x)
+    graph, held = sc.trace(network, x), parts_of(x)[1]
     kept = {group.name: range(group.size) for group in graph.prunable}
     study = module._Study(network, graph, pieces([((x,), {})]), 0)
     study.take_moments()
@@ -114,7 +138,7 @@ def test_what_is_remembered_changes_nothing(room: int, monkeypatch: pytest.Monke
                 layer = other.get_submodule(name.removesuffix(".weight"))
                 layer.weight.copy_(weight)
                 layer.bias += constant
-            assert harm == pytest.approx(movement([other(x)], [network(x)]), rel=1e-9)
+            assert harm == pytest.approx(movement([other(held)], [network(held)]), rel=1e-9)
     assert len(refits) == len(kept) == 2
 
 
@@ -129,8 +153,9 @@ def test_curves_go_through_the_trials_and_never_fall() -> None:
 def test_the_order_is_that_of_the_elimination_weighed_by_the_reaction_of_the_output() -> None:
     network, x = two_layers(1)  # with one output no weighing can change the order
     hidden = torch.cat([F.relu(network.a(x)), torch.ones(60, 1).double()], 1).detach()
+    hidden, _ = parts_of(hidden)
     weight = torch.cat([network.b.weight, torch.zeros(1, 1)], 1).detach()
-    reader = Reader(hidden.T @ hidden / 60, weight, tuple((unit,) for unit in range(8)))
+    reader = Reader(hidden.T @ hidden / len(hidden), weight, tuple((unit,) for unit in range(8)))
     assert measured(network, x)["a"].removed == eliminate([reader], module.RIDGE).removed
 
 
@@ -242,9 +267,10 @@ def test_halves(kind: torch.dtype) -> None:
     assert half.removed[-1] == single.removed[-1]
 
 
-def test_values_that_are_not_finite_are_refused() -> None:
+@pytest.mark.parametrize("point", [2, 3])  # fitted, and held out
+def test_values_that_are_not_finite_are_refused(point: int) -> None:
     network, x = two_layers()
-    x[3, 2] = torch.nan
+    x[point, 2] = torch.nan
     with pytest.raises(sc.SecateurError, match="b: what it reads is NaN or infinite"):
         measured(network, x)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,15 @@ from secateur.errors import SecateurError
 from secateur.program import Example, call_arguments
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+HELD = 4  # of every so many points the last is held out
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch of which the first `seen` points are fitted, the others held out."""
+
+    batch: Call
+    seen: int
 
 
 def calls(
@@ -93,6 +103,26 @@ def take(call: Call, which: slice | Tensor) -> Call:
         return leaf[which] if isinstance(which, slice) else leaf[which.to(leaf.device)]
 
     return pytree.tree_map(pick, call)
+
+
+def apart(batches: Sequence[Call]) -> list[Part]:
+    """The batches, each with the points to hold out behind the others."""
+    parts, first = [], 0
+    for batch in batches:
+        held = torch.arange(first, first + batch_size(batch)) % HELD == HELD - 1
+        parts.append(Part(take(batch, held.int().argsort(stable=True)), seen=int((~held).sum())))
+        first += len(held)
+    return parts
+
+
+def seen_of(parts: Sequence[Part]) -> list[Call]:
+    """The points that are fitted."""
+    return [take(part.batch, slice(part.seen)) for part in parts if part.seen]
+
+
+def held_of(parts: Sequence[Part]) -> list[Call]:
+    """The points that are held out."""
+    return [take(part.batch, slice(part.seen, None)) for part in parts if part.seen < batch_size(part.batch)]
 
 
 def example_of(call: Call) -> Example:

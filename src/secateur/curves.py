@@ -3,7 +3,8 @@
 Three passes over the calibration data: the second moments of what every layer reads; how strongly the output reacts to
 an error in each thing that a layer makes; and, group by group, how far the output really moves when half of the group
 is gone, and when most of it is, its readers fitted anew. The last sets the scale of the curves, so that groups can be
-compared.
+compared. It looks at points that the others do not: a layer that reads more values than there are points can be fitted
+to them without an error whatever is gone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from secateur.batches import Call, batch_size, take
+from secateur.batches import Call, apart, batch_size, held_of, seen_of, take
 from secateur.eliminate import Alone, Order, Reader, eliminate
 from secateur.errors import SecateurError
 from secateur.forward import forward
@@ -140,8 +140,11 @@ _Refit = dict[str, tuple[Tensor, Tensor]]  # for layers by their weights: other 
 
 class _Study:
     def __init__(self, network: nn.Module, graph: ChannelGraph, batches: list[Call], seed: int) -> None:
-        self.network, self.batches, self.seed = network, batches, seed
-        self.points = sum(map(batch_size, batches))
+        parts = apart(batches)
+        self.network, self.seed = network, seed
+        self.batches = seen_of(parts)
+        self.held = held_of(parts) or self.batches  # for the trials: what was fitted would look too good
+        self.points = sum(map(batch_size, self.batches))
         self.wanted = {
             slot.parameter for group in graph.prunable for slot, reads in zip(group.slots, group.reads) if reads
         }
@@ -171,10 +174,7 @@ class _Study:
             for batch in self.batches:
                 self._run(batch, act)
         for name, seen in self.seen.items():
-            if not all(torch.isfinite(gram).all() for gram in seen.grams):
-                raise SecateurError(
-                    "what it reads is NaN or infinite", layer=owner(name), remedy="check the inputs and the weights"
-                )
+            _check_finite(name, *seen.grams)
 
     def _add(self, name: str, call: LayerCall, source: torch.Generator) -> None:
         n, places = call.plain(call.weight).shape[2], math.prod(call.patches)
@@ -275,10 +275,17 @@ class _Study:
         """
         totals = [0.0] * len(trials)
         batches = self._tried()
+
+        def remember(name: str, call: LayerCall, run: Run) -> Tensor:
+            if name in self.seen:
+                _check_finite(name, call.input)
+            made.append(run(None))
+            return made[-1].clone()  # what comes next may write to it
+
         with bar("trying cuts", len(batches) * len(trials), progress) as advance:
             for batch in batches:
                 made: list[Tensor] = []
-                wanted = self._run(batch, partial(_remember, made))
+                wanted = self._run(batch, remember)
                 for number, refit in enumerate(trials):
                     totals[number] += movement(self._run(batch, _with(refit, made)), wanted) * batch_size(batch)
                     advance()
@@ -287,8 +294,8 @@ class _Study:
     def _tried(self) -> list[Call]:
         """The points of the trials, so many at a time that what all layers make of them can be remembered."""
         size = max(1, min(BATCH, int(REMEMBERED / max(1.0, self.bytes_each))))
-        before = accumulate(map(batch_size, self.batches), initial=0)
-        return pieces([batch for batch, points in zip(self.batches, before) if points < TRIED], size)
+        before = accumulate(map(batch_size, self.held), initial=0)
+        return pieces([batch for batch, points in zip(self.held, before) if points < TRIED], size)
 
     def refitted(self, group: Group, gone: Sequence[int]) -> _Refit:
         """For every reader its weights, with nothing for the units that are gone, and a constant for each output."""
@@ -310,17 +317,20 @@ class _Study:
                 for unit in gone:
                     stays[list(_rows(call, indices[unit], k))] = False
                 inner = gram[stays][:, stays] / seen.count
-                inner.diagonal().add_(RIDGE * inner.diagonal().mean())
-                goal = plain[k] @ gram[:, stays] / seen.count
+                ridge = RIDGE * inner.diagonal().mean()
+                inner.diagonal().add_(ridge)
+                goal = plain[k] @ gram[:, stays] / seen.count + ridge * plain[k][:, stays]
                 plain[k, :, stays] = torch.linalg.solve(inner, goal.T).T
                 plain[k, :, ~stays] = 0
             found[slot.parameter] = call.layered(plain[..., :-1]).to(old.dtype), plain[..., -1].flatten().to(old.dtype)
         return found
 
 
-def _remember(made: list[Tensor], name: str, call: LayerCall, run: Run) -> Tensor:
-    made.append(run(None))
-    return made[-1].clone()  # what comes next may write to it
+def _check_finite(name: str, *tensors: Tensor) -> None:
+    if not all(torch.isfinite(tensor).all() for tensor in tensors):
+        raise SecateurError(
+            "what it reads is NaN or infinite", layer=owner(name), remedy="check the inputs and the weights"
+        )
 
 
 def _with(refit: _Refit, made: Sequence[Tensor]) -> Callable[[str, LayerCall, Run], Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from secateur import rewrite
-from secateur.batches import Call, batch_size, calls, on_device_of, take
+from secateur.batches import HELD, Call, Part, apart, batch_size, calls, held_of, on_device_of, seen_of, take
 from secateur.curves import movement, pieces, some_places
 from secateur.errors import SecateurError
 from secateur.lanes import Stop, side_by_side
@@ -28,16 +28,7 @@ from secateur.ties import Slot
 
 BATCH = 64  # points that run together
 PATCHES = 1 << 15  # rows that a fit looks at, if there are so many
-HELD = 4  # of every so many points the last is held out
 TINY = 1e-3  # of the largest scale of a norm: what is scaled less is not asked to make good for others
-
-
-@dataclass(frozen=True)
-class Part:
-    """A batch of which the first `seen` points are fitted, the others held out."""
-
-    batch: Call
-    seen: int
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,7 @@ def refit(
     tape, whole = (_recorded(network, some) for network in (repaired, original))
     _check_alike(tape, whole, repaired)
     used, notes = _that_fit(used, (tape.peak_bytes + whole.peak_bytes) / batch_size(some), _memory(repaired, memory))
-    parts = _apart(used)
+    parts = apart(used)
     sites = list(tape.sites())
     fitter = _Fitter(original, repaired, plan, sum(map(batch_size, used)))
     rows = []
@@ -291,8 +282,7 @@ def _best(
     notes: tuple[str, ...],
 ) -> tuple[nn.Module, Repair]:
     """Of the cut, the repaired and the repaired network with new norm statistics the one nearest to the original."""
-    seen = [take(part.batch, slice(part.seen)) for part in parts if part.seen]
-    held = [take(part.batch, slice(part.seen, None)) for part in parts if part.seen < batch_size(part.batch)]
+    seen, held = seen_of(parts), held_of(parts)
     wanted = _outputs(original, held)
     before = _movement(small, held, wanted)
     after = _movement(repaired, held, wanted)
@@ -304,16 +294,6 @@ def _best(
         return repaired, found
     note = "no repair made the output better on held-out points: the network is as it was cut"
     return duplicate(small), replace(found, after=before, norms=False, notes=(*notes, note))
-
-
-def _apart(batches: Sequence[Call]) -> list[Part]:
-    """The batches, each with the points to hold out behind the others."""
-    parts, first = [], 0
-    for batch in batches:
-        held = torch.arange(first, first + batch_size(batch)) % HELD == HELD - 1
-        parts.append(Part(take(batch, held.int().argsort(stable=True)), seen=int((~held).sum())))
-        first += len(held)
-    return parts
 
 
 @torch.no_grad()
