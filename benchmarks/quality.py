@@ -108,6 +108,14 @@ def accuracy(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
     return round(100 * right / sum(len(y) for _, y in batches), 2)
 
 
+def judged(model: nn.Module, images: Images) -> dict[str, float]:
+    """The accuracy on all test images, and of the 1,000 from ImageNet also on the first half."""
+    found = {"accuracy": accuracy(model, images.test)}
+    if sum(len(y) for _, y in images.test) == 1000:
+        found["first_500"] = accuracy(model, images.test[: len(images.test) // 2])
+    return found
+
+
 def ours(work: Work, images: Images, draw: int, cells: list[tuple[str, float]]) -> Iterator[dict[str, Any]]:
     """Our methods: traced once, measured once for all of them."""
     from secateur.budget import parse
@@ -137,7 +145,7 @@ def ours(work: Work, images: Images, draw: int, cells: list[tuple[str, float]]) 
             "budget": budget,
             "params": res.after.params / res.before.params,
             "macs": res.after.macs / res.before.macs,
-            "accuracy": accuracy(res.model, images.test),
+            **judged(res.model, images),
             "movement": None if fixed is None else fixed.after,
             "new_norms": None if fixed is None else fixed.norms,
             "seconds": round(seconds, 1),
@@ -168,7 +176,7 @@ def rivals(work: Work, images: Images, cells: list[tuple[str, float]]) -> Iterat
             "budget": budget,
             "params": after.params / whole.params,
             "macs": after.macs / whole.macs,
-            "accuracy": accuracy(small, images.test),
+            **judged(small, images),
             "seconds": round(time.perf_counter() - started, 1),
             "notes": [],
         }
@@ -248,7 +256,7 @@ def run(args: argparse.Namespace) -> None:
             if (work.name, "original", 1.0, 0) not in done:
                 done.add((work.name, "original", 1.0, 0))
                 whole = {"method": "original", "budget": 1.0, "params": 1.0, "macs": 1.0, "seconds": 0.0, "notes": []}
-                append_record(LINES, {**base, **whole, "draw": 0, "accuracy": accuracy(images.model, images.test)})
+                append_record(LINES, {**base, **whole, "draw": 0, **judged(images.model, images)})
             mine, theirs = ([c for c in cells if c[0].startswith("tp-") == rival] for rival in (False, True))
             found = ours(work, images, draw, mine) if mine else iter(())
             beside = rivals(work, images, theirs) if theirs else iter(())
