@@ -50,7 +50,7 @@ class Work:
 WORK = (
     Work("zoo:resnet56", "macs", (0.7, 0.5, 0.3), (OURS, *PUBLISHED, *PARTS)),
     Work("zoo:resnet20", "macs", (0.7, 0.5), (OURS, *PUBLISHED, *PARTS)),
-    Work("zoo:vgg16-bn", "params", (0.2, 0.1), (OURS, "pfp", "ft", "ft+repair")),
+    Work("zoo:vgg16-bn", "params", (0.2, 0.1), (OURS, "pfp", "ft", "ft+repair"), points=4096),
     Work("torchvision:mobilenet_v2", "macs", (0.8,), (OURS, "pfp", "ft", "ft+repair"), points=256),
     Work("zoo:resnet56-b", "macs", (0.7, 0.5), (OURS, *RIVALS)),
 )
