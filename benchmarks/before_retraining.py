@@ -26,7 +26,7 @@ from environment import RESULTS, prepare, versions, write_whole
 RECORD = RESULTS / "before_retraining.json"
 NETWORKS = ("lenet300100", "lenet5")
 LEFT = (0.7, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05, 0.03)
-DRAWS = 5
+DRAWS = 3
 METHODS = {"rand": "pfp:rand", "partial": "pfp:partial", "derand": "pfp:derand", "ours": "residual+repair"}
 
 

@@ -43,7 +43,7 @@ LENETS = """
 ## LeNets: the paper's figure before retraining
 
 Test error in percent, three networks trained with the paper's settings, 256 calibration points; `rand` and `partial`
-are means over five draws each. Made by `python benchmarks/before_retraining.py`; every run is in
+are means over three draws each. Made by `python benchmarks/before_retraining.py`; every run is in
 `results/before_retraining.json`."""
 DEPTHWISE = """
 ## What depthwise layers cost
