@@ -103,7 +103,7 @@ def first_500(rows: list[dict[str, Any]]) -> Iterator[str]:
     }
     if all(found.values()):
         original, ours = map(spread, found.values())
-        yield f"\nOn the first 500 of the images alone the original has {original} %, `residual+repair` {ours} %."
+        yield f"\nOf the first 500 of these images alone: the original {original}, `residual+repair` {ours}."
 
 
 def spread(found: list[float]) -> str:
