@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import secateur as sc
 from secateur import curves as module
 from secateur.batches import batch_size, calls
-from secateur.curves import Curve, curves, movement, pieces, scaled, some_places
+from secateur.curves import Curve, curves, movement, pieces, scaled, some_places, tried
 from secateur.eliminate import Order, Reader, eliminate
 from secateur.sensitivity import runnable
 
@@ -140,6 +140,11 @@ def test_what_is_remembered_changes_nothing(room: int, monkeypatch: pytest.Monke
                 layer.bias += constant
             assert harm == pytest.approx(movement([other(held)], [network(held)]), rel=1e-9)
     assert len(refits) == len(kept) == 2
+
+
+def test_trials_go_further_in_large_groups() -> None:
+    assert tried(2) == [1] and tried(3) == [1, 2] and tried(100) == [50, 85]
+    assert tried(101) == [50, 85, 95] and tried(512) == [256, 435, 486]
 
 
 def test_curves_go_through_the_trials_and_never_fall() -> None:
@@ -297,6 +302,16 @@ def test_trials_take_enough_points_from_small_batches() -> None:
     single = measured(network, list(x.split(1)))["a"]
     assert single.removed == whole.removed
     torch.testing.assert_close(single.harm, whole.harm, rtol=0.3, atol=0)  # labels are drawn batch by batch
+
+
+@pytest.mark.parametrize(("trials", "points"), [(1, 500), (40, 300), (1000, 128)])
+def test_few_trials_look_at_more_points(trials: int, points: int) -> None:
+    network, _ = two_layers()
+    graph = sc.trace(network, torch.randn(2, 5).double())
+    study = module._Study(network, graph, pieces([((torch.randn(2000, 5).double(),), {})]), 0)
+    assert study.points == 1500
+    found = sum(map(batch_size, study._tried(trials)))
+    assert points <= found < points + 16  # whole batches
 
 
 def test_some_places_are_as_many_as_wanted_and_differ() -> None:

@@ -2,7 +2,7 @@
 
 Three passes over the calibration data: the second moments of what every layer reads; how strongly the output reacts to
 an error in each thing that a layer makes; and, group by group, how far the output really moves when half of the group
-is gone, and when most of it is, its readers fitted anew. The last sets the scale of the curves, so that groups can be
+is gone, or most of it, its readers fitted anew. The last sets the scale of the curves, so that groups can be
 compared. It looks at points that the others do not: a layer that reads more values than there are points can be fitted
 to them without an error whatever is gone.
 """
@@ -37,8 +37,10 @@ LARGEST = 6144  # the most that a layer may read at one place for its moments to
 WIDE_ROWS = 512  # rows show what each unit adds by itself
 RIDGE = 1e-3  # of the mean square of what is read
 PROBED = 256  # points for the reaction of the output
-TRIED = 128  # points for the trials of each group
-FRACTIONS = (0.5, 0.85)  # of a group that go in its trials
+TRIED = 128  # points for the trials of each group, or more,
+PASSES = 8  # if all trials together then run over no more than so many times the points of the moments
+FRACTIONS = (0.5, 0.85)  # of a group that go in its trials,
+LARGE, MOST = 100, 0.95  # and in a third of one with more units than this
 REMEMBERED = 1 << 30  # bytes that may be remembered from one trial to the next
 
 
@@ -77,7 +79,7 @@ def curves(
             readers = study.readers(group, units)
             if readers and len(units) > 1:
                 order = orders[group.name] = eliminate(readers, RIDGE)
-                for count in sorted({max(1, int(fraction * len(units))) for fraction in FRACTIONS}):
+                for count in tried(len(units)):
                     refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
             advance()
     with mode(network, False):
@@ -86,6 +88,16 @@ def curves(
         name: scaled(order, {count: harm for (group, count), harm in harms.items() if group == name})
         for name, order in orders.items()
     }
+
+
+def tried(units: int) -> list[int]:
+    """How many units of a group go in its trials.
+
+    >>> tried(10), tried(512)
+    ([5, 8], [256, 435, 486])
+    """
+    fractions = FRACTIONS if units <= LARGE else (*FRACTIONS, MOST)
+    return sorted({max(1, int(fraction * units)) for fraction in fractions})
 
 
 def scaled(order: Order, harms: Mapping[int, float]) -> Curve:
@@ -273,8 +285,10 @@ class _Study:
         Up to the first layer that a trial changes all is as in the network as it is, so what the layers make there is
         remembered and not computed again.
         """
+        if not trials:
+            return []
         totals = [0.0] * len(trials)
-        batches = self._tried()
+        batches = self._tried(len(trials))
 
         def remember(name: str, call: LayerCall, run: Run) -> Tensor:
             if name in self.seen:
@@ -291,11 +305,12 @@ class _Study:
                     advance()
         return [total / sum(map(batch_size, batches)) for total in totals]
 
-    def _tried(self) -> list[Call]:
+    def _tried(self, trials: int) -> list[Call]:
         """The points of the trials, so many at a time that what all layers make of them can be remembered."""
+        wanted = max(TRIED, PASSES * self.points // trials)
         size = max(1, min(BATCH, int(REMEMBERED / max(1.0, self.bytes_each))))
         before = accumulate(map(batch_size, self.held), initial=0)
-        return pieces([batch for batch, points in zip(self.held, before) if points < TRIED], size)
+        return pieces([batch for batch, points in zip(self.held, before) if points < wanted], size)
 
     def refitted(self, group: Group, gone: Sequence[int]) -> _Refit:
         """For every reader its weights, with nothing for the units that are gone, and a constant for each output."""
