@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import secateur as sc
 from secateur import curves as module
 from secateur.batches import batch_size, calls
-from secateur.curves import Curve, curves, movement, pieces, scaled, some_places, tried
+from secateur.curves import Curve, curves, movement, pieces, scaled, some_places
 from secateur.eliminate import Order, Reader, eliminate
 from secateur.sensitivity import runnable
 
@@ -140,11 +140,6 @@ def test_what_is_remembered_changes_nothing(room: int, monkeypatch: pytest.Monke
                 layer.bias += constant
             assert harm == pytest.approx(movement([other(held)], [network(held)]), rel=1e-9)
     assert len(refits) == len(kept) == 2
-
-
-def test_trials_go_further_in_large_groups() -> None:
-    assert tried(2) == [1] and tried(3) == [1, 2] and tried(100) == [50, 85]
-    assert tried(101) == [50, 85, 95] and tried(512) == [256, 435, 486]
 
 
 def test_curves_go_through_the_trials_and_never_fall() -> None:

@@ -39,8 +39,7 @@ RIDGE = 1e-3  # of the mean square of what is read
 PROBED = 256  # points for the reaction of the output
 TRIED = 128  # points for the trials of each group, or more,
 PASSES = 8  # if all trials together then run over no more than so many times the points of the moments
-FRACTIONS = (0.5, 0.85)  # of a group that go in its trials,
-LARGE, MOST = 100, 0.95  # and in a third of one with more units than this
+FRACTIONS = (0.5, 0.85)  # of a group that go in its trials
 REMEMBERED = 1 << 30  # bytes that may be remembered from one trial to the next
 
 
@@ -79,7 +78,7 @@ def curves(
             readers = study.readers(group, units)
             if readers and len(units) > 1:
                 order = orders[group.name] = eliminate(readers, RIDGE)
-                for count in tried(len(units)):
+                for count in sorted({max(1, int(fraction * len(units))) for fraction in FRACTIONS}):
                     refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
             advance()
     with mode(network, False):
@@ -88,16 +87,6 @@ def curves(
         name: scaled(order, {count: harm for (group, count), harm in harms.items() if group == name})
         for name, order in orders.items()
     }
-
-
-def tried(units: int) -> list[int]:
-    """How many units of a group go in its trials.
-
-    >>> tried(10), tried(512)
-    ([5, 8], [256, 435, 486])
-    """
-    fractions = FRACTIONS if units <= LARGE else (*FRACTIONS, MOST)
-    return sorted({max(1, int(fraction * units)) for fraction in fractions})
 
 
 def scaled(order: Order, harms: Mapping[int, float]) -> Curve:
