@@ -65,7 +65,8 @@ TIMES = """
 ## Time and memory
 
 To half of the MACs, on 2 cores, in a process of its own (`python benchmarks/prune_time.py`,
-`results/prune_time.json`). Memory is the peak over that of a forward pass.
+`results/prune_time.json`). Memory is the peak over that of a forward pass. Made by an earlier version; ResNet56 took
+56.0 s with the present one.
 
 | network | points | tool | seconds | forward passes | memory |
 | --- | ---: | --- | ---: | ---: | ---: |"""
