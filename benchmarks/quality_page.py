@@ -33,8 +33,9 @@ points, and the lowest and the highest where there are several. `residual+repair
 other names are those of `secateur compare`: `pfp` is the paper's method, `pfp~mean` the same with mean instead of
 largest shares, `ft`, `softnet`, `thinet`, `fpgm`, `taylor` and `random` are the [comparison methods](methods.md) as
 published, with uniform ratios; `+repair` repairs afterwards, `-repair` does not, `@residual` takes the sizes of our
-default. Methods that look at no data run once. Only `taylor` and `tp-taylor` see labels. The test set has no part in
-any choice. Made by `python benchmarks/quality.py`; every run is in `results/quality.json`."""
+default. Methods that look at no data run once. Only `taylor` and `tp-taylor` see labels. Settings were chosen by training
+and calibration images; but a low test figure of VGG16-BN in one draw was why the number of points for the
+[trials](repair.md) was looked into. Made by `python benchmarks/quality.py`; every run is in `results/quality.json`."""
 RIVAL = """
 Torch-Pruning cannot trace the option-A shortcuts of the network above, so it runs on this one: its own global pruner
 with L1, L2 or Taylor importance, at the ratio that meets the budget; `+norms` has the norm statistics estimated anew
@@ -65,8 +66,8 @@ TIMES = """
 ## Time and memory
 
 To half of the MACs, on 2 cores, in a process of its own (`python benchmarks/prune_time.py`,
-`results/prune_time.json`). Memory is the peak over that of a forward pass. Made by an earlier version; ResNet56 took
-56.0 s with the present one.
+`results/prune_time.json`). Memory is the peak over that of a forward pass. Made by an
+earlier version, before the [trials](repair.md) had points of their own.
 
 | network | points | tool | seconds | forward passes | memory |
 | --- | ---: | --- | ---: | ---: | ---: |"""
