@@ -5,7 +5,7 @@ python benchmarks/quality.py --data DIR --network resnet56 --methods residual,pf
 python benchmarks/quality_page.py                               # docs/quality.md from the records
 
 Every cell is one network, method, budget and draw of calibration points: images of the training set (of `calibration/`
-for ImageNet), without augmentation; only taylor sees their labels. The test set has no part in any choice: each network
+for ImageNet), without augmentation; only taylor sees their labels. No setting is judged by the test set: each network
 that comes out meets it once, for the record. Methods are written as `secateur compare` takes them. Torch-Pruning's are
 tp-l1, tp-l2, tp-taylor, global as its own global pruner does, with +norms where the norm statistics were estimated anew
 afterwards; it crashes on option-A shortcuts, so it runs on the option-B network, and ours beside it.

@@ -33,8 +33,8 @@ points, and the lowest and the highest where there are several. `residual+repair
 other names are those of `secateur compare`: `pfp` is the paper's method, `pfp~mean` the same with mean instead of
 largest shares, `ft`, `softnet`, `thinet`, `fpgm`, `taylor` and `random` are the [comparison methods](methods.md) as
 published, with uniform ratios; `+repair` repairs afterwards, `-repair` does not, `@residual` takes the sizes of our
-default. Methods that look at no data run once. Only `taylor` and `tp-taylor` see labels. Settings were chosen by training
-and calibration images; but a low test figure of VGG16-BN in one draw was why the number of points for the
+default. Methods that look at no data run once. Only `taylor` and `tp-taylor` see labels. Settings were chosen by
+training and calibration images; but a low test figure of VGG16-BN in one draw was why the number of points for the
 [trials](repair.md) was looked into. Made by `python benchmarks/quality.py`; every run is in `results/quality.json`."""
 RIVAL = """
 Torch-Pruning cannot trace the option-A shortcuts of the network above, so it runs on this one: its own global pruner
