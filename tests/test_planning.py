@@ -118,7 +118,9 @@ def test_steps_multiply_their_scales() -> None:
 
 
 def test_milliseconds_are_measured() -> None:
-    draft = Job.of(NETWORK, IMAGES, {"latency": "95%"}).draft()
+    torch.manual_seed(0)  # nearly all of its time is arithmetic: a busy machine does not hide what cutting saves
+    wide = nn.Sequential(nn.Conv2d(3, 96, 3), nn.ReLU(), nn.Conv2d(96, 96, 3), nn.ReLU(), nn.Conv2d(96, 4, 3)).eval()
+    draft = Job.of(wide, torch.rand(8, 3, 32, 32), {"latency": "70%"}, method="pfp").draft()
     assert draft.plan.kept
 
 

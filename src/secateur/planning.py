@@ -321,23 +321,29 @@ class _Chooser:
         The cut network and the original are timed in turn, so that what else the machine does hits both alike; the
         time is its part of the original's, times what that took.
         """
-        times: dict[int, float] = {}
 
         def milliseconds(position: int, runs: int) -> float:
             made = Plan.keeping(self.job.graph, *self.applied(self.choose(position)))
             network = cut(self.job.model, made) if made.kept else self.job.model
-            times[position] = whole / bench(self.job.model, network, self.job.example, runs=runs).speedup
-            return times[position]
+            return whole / bench(self.job.model, network, self.job.example, runs=runs).speedup
+
+        def fits(position: int) -> bool:
+            return position <= most and milliseconds(position, 20) <= limit
 
         nearly = max(1, self.growth.steps // 256)  # less than times can tell apart
-        position = largest(self.growth, lambda at: at <= most and milliseconds(at, 20) <= limit, nearly)
+        position = largest(self.growth, fits, nearly)
+        if position < 0 and milliseconds(0, 100) <= limit:  # a busy moment, not a slow network
+            position = largest(self.growth, fits, nearly)
         for _ in range(TRIES):
-            if position >= 0 and milliseconds(position, 50) <= limit:
+            if position < 0:
+                break
+            if milliseconds(position, 50) <= limit:
                 return position
             position -= max(1, self.growth.steps // 50)
-        least = times.get(0) or milliseconds(0, 50)
+        least = milliseconds(0, 100)
+        cause = "the budget cannot be met" if least > limit else "times vary too much to find what meets the budget"
         raise SecateurError(
-            f"the budget cannot be met: {limit:.3g} ms may remain ({limit / whole:.0%} of {whole:.3g} ms), "
+            f"{cause}: {limit:.3g} ms may remain ({limit / whole:.0%} of {whole:.3g} ms), "
             f"the smallest network takes {least:.3g} ms ({least / whole:.0%})",
             layer=type(unwrap(self.job.model)).__name__,
             remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
