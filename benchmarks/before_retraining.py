@@ -2,7 +2,8 @@
 
     secateur train lenet5 --out runs/lenet5; secateur train lenet300100 --out runs/lenet300100    # three networks each
     python benchmarks/before_retraining.py --data DIR --runs runs     # writes results/before_retraining.json
-    python benchmarks/before_retraining.py --table                    # and prints it
+    python benchmarks/before_retraining.py --table                    # prints it
+    python benchmarks/before_retraining.py --figure                   # draws it (pip install "secateur[bench]")
 
 Each network is pruned to parts of its parameters on 256 training images, and meets the 10,000 test images once. Draws
 (rand, partial) are repeated with several seeds: the record has every one, the table their mean.
@@ -24,10 +25,17 @@ from rich.table import Table
 from environment import RESULTS, prepare, versions, write_whole
 
 RECORD = RESULTS / "before_retraining.json"
-NETWORKS = ("lenet300100", "lenet5")
+FIGURE = RESULTS.parent / "docs" / "before_retraining.svg"
+NETWORKS = {"lenet300100": "LeNet-300-100", "lenet5": "LeNet-5"}
 LEFT = (0.7, 0.5, 0.3, 0.2, 0.15, 0.1, 0.05, 0.03)
 DRAWS = 3
 METHODS = {"rand": "pfp:rand", "partial": "pfp:partial", "derand": "pfp:derand", "ours": "residual+repair"}
+STYLES = {  # colours that differ for the colour-blind as well
+    "rand": ("#d55e00", "o-"),
+    "partial": ("#cc79a7", "s--"),
+    "derand": ("#0072b2", "^-"),
+    "ours": ("#009e73", "D-"),
+}
 
 
 def study(recipe_name: str, number: int, runs: Path, data_root: Path) -> list[dict[str, Any]]:
@@ -99,6 +107,41 @@ def show(record: dict[str, Any]) -> None:
         Console().print(table)
 
 
+def draw(record: dict[str, Any]) -> None:
+    """Draw the mean test error of every method over the parameters left, and the range of all runs."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "secateur", "font.family": "sans-serif"})
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(NETWORKS), figsize=(9, 3.8), sharey=True, layout="constrained")
+    for panel, (network, title) in zip(panels, NETWORKS.items(), strict=True):
+        here = [row for row in record["rows"] if row["network"] == network and "top1" in row]
+        base = statistics.mean(100 - 100 * row["top1"] for row in here if row["method"] == "original")
+        for name, (colour, mark) in STYLES.items():
+            found = {
+                left: [100 - 100 * r["top1"] for r in here if (r["method"], r["left"]) == (name, left)] for left in LEFT
+            }
+            found = {100 * left: errors for left, errors in found.items() if errors}
+            panel.plot(
+                list(found), [statistics.mean(errors) for errors in found.values()], mark, color=colour, label=name
+            )
+            panel.fill_between(
+                list(found), list(map(min, found.values())), list(map(max, found.values())), color=colour, alpha=0.15,
+                linewidth=0,
+            )  # fmt: skip
+        panel.axhline(base, color="grey", linewidth=1, linestyle=":", label="original")
+        panel.set(title=title, xscale="log", yscale="log", xlabel="parameters left, %")
+        panel.set_xticks([100 * left for left in LEFT], [f"{100 * left:g}" for left in LEFT])
+        panel.set_yticks([1, 2, 5, 10, 20, 50, 90], ["1", "2", "5", "10", "20", "50", "90"])
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("test error, %")
+    panels[0].legend(frameon=False)
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,8 +149,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--numbers", default="0,1,2")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--figure", action="store_true")
     args = parser.parse_args()
-    if not args.table:
+    if not args.table and not args.figure:
         if args.data is None or args.runs is None:
             parser.error("--data and --runs are needed")
         prepare(1)
@@ -122,7 +166,11 @@ def main() -> None:
         lines = ",\n".join(json.dumps(row) for row in rows)
         head = json.dumps(versions("secateur", "torch"))
         write_whole(RECORD, f'{{"versions": {head},\n"rows": [\n{lines}\n]}}\n')
-    show(json.loads(RECORD.read_text()))
+    record = json.loads(RECORD.read_text())
+    if args.figure:
+        draw(record)
+    else:
+        show(record)
 
 
 if __name__ == "__main__":

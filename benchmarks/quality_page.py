@@ -45,7 +45,9 @@ LENETS = """
 
 Test error in percent, three networks trained with the paper's settings, 256 calibration points; `rand` and `partial`
 are means over three draws each. Made by `python benchmarks/before_retraining.py`; every run is in
-`results/before_retraining.json`."""
+`results/before_retraining.json`.
+
+![Test error over the parameters left, for both LeNets](before_retraining.svg)"""
 DEPTHWISE = """
 ## What depthwise layers cost
 
@@ -118,7 +120,7 @@ def spread(found: list[float]) -> str:
 def lenets(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The mean test error of every method at every size."""
     yield LENETS
-    for network, title in (("lenet300100", "LeNet-300-100"), ("lenet5", "LeNet-5")):
+    for network, title in before_retraining.NETWORKS.items():
         here = [
             (r["method"], r["left"], 100 - 100 * r["top1"]) for r in rows if r["network"] == network and "top1" in r
         ]
