@@ -120,17 +120,11 @@ def draw(record: dict[str, Any]) -> None:
         here = [row for row in record["rows"] if row["network"] == network and "top1" in row]
         base = statistics.mean(100 - 100 * row["top1"] for row in here if row["method"] == "original")
         for name, (colour, mark) in STYLES.items():
-            found = {
-                left: [100 - 100 * r["top1"] for r in here if (r["method"], r["left"]) == (name, left)] for left in LEFT
-            }
-            found = {100 * left: errors for left, errors in found.items() if errors}
-            panel.plot(
-                list(found), [statistics.mean(errors) for errors in found.values()], mark, color=colour, label=name
-            )
-            panel.fill_between(
-                list(found), list(map(min, found.values())), list(map(max, found.values())), color=colour, alpha=0.15,
-                linewidth=0,
-            )  # fmt: skip
+            runs = [[100 - 100 * r["top1"] for r in here if (r["method"], r["left"]) == (name, part)] for part in LEFT]
+            found = {100 * part: errors for part, errors in zip(LEFT, runs, strict=True) if errors}
+            mean, low, high = ([of(errors) for errors in found.values()] for of in (statistics.mean, min, max))
+            panel.plot(list(found), mean, mark, color=colour, markerfacecolor="none", label=name)
+            panel.fill_between(list(found), low, high, color=colour, alpha=0.15, linewidth=0)
         panel.axhline(base, color="grey", linewidth=1, linestyle=":", label="original")
         panel.set(title=title, xscale="log", yscale="log", xlabel="parameters left, %")
         panel.set_xticks([100 * left for left in LEFT], [f"{100 * left:g}" for left in LEFT])
@@ -138,7 +132,7 @@ def draw(record: dict[str, Any]) -> None:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("test error, %")
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(FIGURE, metadata={"Date": None})
 
 

@@ -6,7 +6,8 @@ python benchmarks/sensitivity_kinds.py --table
 ResNet20 on CIFAR-10, half and 70 % of the MACs, on images of the training set; judged by 2,000 others of it, never by
 the test set. (The checkpoint was trained on all of them, so its own accuracy there is near 100 %; only the order of the
 rows is meant.) `both` uses the kind for the choice and for the sizes, `choice` with uniform sizes, `sizes` with the
-choice by filter norms; each as cut, and once more repaired.
+choice by filter norms; `pfp~rms@pfp~max` chooses by one kind and takes the sizes of another. Each as cut, and once more
+repaired. What the record has is not run again.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ RECORD = RESULTS / "sensitivity_kinds.json"
 NETWORK, POINTS, JUDGED = "zoo:resnet20", 512, 2000
 KINDS = ("max", "mean", "rms", "q0.9")
 WAYS = {"both": "pfp~{}@pfp", "choice": "pfp~{}@uniform", "sizes": "ft~{}@pfp"}
+MIXED = ("pfp~mean@pfp~max", "pfp~rms@pfp~max", "pfp~mean@pfp~q0.9", "pfp~rms@pfp~q0.9")
+LABELS = (*(way.format(kind) for kind in KINDS for way in WAYS.values()), *MIXED, "ft", "ft@residual", "residual")
 BUDGETS = (0.7, 0.5)
 
 
-def study(root: Path, draw: int) -> list[dict[str, Any]]:
-    """Every kind in every way, for one draw of the calibration points."""
+def study(root: Path, draw: int, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every kind in every way, for one draw of the calibration points, but for what is known."""
     from secateur.budget import parse
     from secateur.data import dataset
     from secateur.entries import Entry
@@ -50,23 +53,20 @@ def study(root: Path, draw: int) -> list[dict[str, Any]]:
     job = Job.of(model, [train.inputs(part) for part in chosen.split(64)], {"macs": "50%"}, points=None, seed=draw)
     seen = job.evidence()
     rows = []
-    for label in [way.format(kind) for kind in KINDS for way in WAYS.values()] + [
-        "ft",
-        "ft@residual",
-        "residual-repair",
-    ]:
-        entry = Entry.parse(label)
-        method, shared = judges(
-            entry.method, select=entry.select, allocation=entry.allocation, sensitivity=entry.sensitivity or "max",
-            seed=draw, delta=1e-16,
-        )  # fmt: skip
+    for label in LABELS:
+        entry, _, sizes = label.partition("@pfp~")
+        ways = Entry.parse(entry).judges(seed=draw, delta=1e-16)
+        if sizes:
+            ways = judges(ways[0], allocation="pfp", sensitivity=sizes, seed=draw, delta=1e-16)
         for budget in BUDGETS:
             for repair in (False, True):
+                row = {"draw": draw, "method": label, "budget": budget, "repair": repair}
+                if any(row.items() <= one.items() for one in known):
+                    continue
                 asked = replace(
-                    job, method=method, allocation=shared, repair=repair, budget=parse({"macs": f"{100 * budget:g}%"})
+                    job, method=ways[0], allocation=ways[1], repair=repair, budget=parse({"macs": f"{budget:.0%}"})
                 )
                 found = carry_out(asked, asked.draft(seen))
-                row = {"draw": draw, "method": label.removesuffix("-repair"), "budget": budget, "repair": repair}
                 rows.append(row | {"accuracy": accuracy(found.model, batches)})
                 print(rows[-1], flush=True)
     return rows
@@ -80,7 +80,7 @@ def show(record: dict[str, Any]) -> None:
     table.add_column("method")
     for budget, repair in columns:
         table.add_column(f"{budget:.0%}{' repaired' if repair else ''}", justify="right")
-    for method in dict.fromkeys(row["method"] for row in rows):
+    for method in LABELS:
         cells = []
         for budget, repair in columns:
             one = [r["accuracy"] for r in rows if (r["method"], r["budget"], r["repair"]) == (method, budget, repair)]
@@ -101,9 +101,11 @@ def main() -> None:
         if args.data is None:
             parser.error("--data DIR is needed")
         prepare(args.threads)
-        rows = [row for draw in map(int, args.draws.split(",")) for row in study(args.data, draw)]
+        rows = json.loads(RECORD.read_text())["rows"] if RECORD.is_file() else []
         head = {"network": NETWORK, "points": POINTS, "judged": JUDGED, "versions": versions("secateur", "torch")}
-        write_whole(RECORD, json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        for draw in map(int, args.draws.split(",")):
+            rows += study(args.data, draw, rows)
+            write_whole(RECORD, json.dumps({**head, "rows": rows}, indent=1) + "\n")
     show(json.loads(RECORD.read_text()))
 
 
