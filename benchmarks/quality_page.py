@@ -60,7 +60,8 @@ DEPTHWISE = """
 A depthwise layer reads one channel for each that it makes. Its channels go together with those of the layer before it,
 and a fit can use only this one channel: no neighbour can stand in for what is gone. MobileNetV2 at 80 % of its MACs,
 judged by {judged_by} ImageNet images that neither pruning nor the test uses, where the original has
-{original_accuracy} % (`python benchmarks/depthwise.py`, `results/depthwise.json`):
+{original_accuracy} % (`python benchmarks/depthwise.py`, `results/depthwise.json`). Hidden channels are those inside a
+block, with a depthwise layer on them; stream channels are what the blocks add to.
 
 | what may go | accuracy | movement of the output |
 | --- | ---: | ---: |"""
