@@ -3,7 +3,7 @@
     secateur train lenet5 --out runs/lenet5; secateur train lenet300100 --out runs/lenet300100    # three networks each
     python benchmarks/before_retraining.py --data DIR --runs runs     # writes results/before_retraining.json
     python benchmarks/before_retraining.py --table                    # prints it
-    python benchmarks/before_retraining.py --figure                   # draws it (pip install "secateur[bench]")
+    python benchmarks/before_retraining.py --figure                   # draws it (pip install matplotlib)
 
 Each network is pruned to parts of its parameters on 256 training images, and meets the 10,000 test images once. Draws
 (rand, partial) are repeated with several seeds: the record has every one, the table their mean.
