@@ -1,4 +1,4 @@
-# `make demo`, `make test` and `make docs` need Python 3.11 or newer and nothing else; each sets up .venv on the first run.
+# Every target needs Python 3.11 or newer and nothing else; the first run sets up .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,15 +10,15 @@ SETUP := pyproject.toml constraints.txt
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit docs clean
+.PHONY: help demo test lint types unit docs dist clean
 
-help: ## say what the targets do
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
 
-demo: $(VENV)/.package ## install into .venv; prune a trained network on digits, and prove the cut
+demo: $(VENV)/.package ## prune a trained network on real digits, and prove the cut
 	@$(BIN)/secateur demo
 
-test: lint types unit ## install into .venv with the test tools; lint, types, tests
+test: lint types unit docs ## run everything that a change must pass
 
 lint: $(VENV)/.tools ## check style and formatting
 	@echo '== ruff'
@@ -33,17 +33,22 @@ unit: $(VENV)/.tools ## run the tests
 	@echo '== pytest'
 	@$(BIN)/pytest
 
-docs: $(VENV)/.docs ## build the documentation in site/; a broken link is an error
+docs: $(VENV)/.docs ## build the documentation in site/; a warning is an error
 	@echo '== sphinx'
 	@rm -rf site
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir $(VENV)/doctrees docs site
 	@echo 'open site/index.html'
 
+dist: $(VENV)/.tools ## build the sdist and the wheel in dist/
+	@echo '== hatchling'
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
+
 clean: ## remove .venv and everything generated
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps below are older than pyproject.toml or constraints.txt only when those have changed.
+# A stamp is older than pyproject.toml or constraints.txt only if these have changed since the installation.
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,61 +1,70 @@
-"""Evaluate the public CIFAR-10 checkpoints on the 10,000 test images, through the package's own loader and data.
+"""Evaluate the public CIFAR-10 checkpoints on the 10,000 test images, with the package's own loader and data.
 
-python benchmarks/checkpoints.py --data DIR      # has cifar-10-batches-py and weights; writes results/checkpoints.json
+    python benchmarks/checkpoints.py --data DIR      # writes results/checkpoints.json
+
+DIR has cifar-10-batches-py and weights. The other benchmarks load their trained networks from here.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from torch import nn
 
-from environment import RESULTS, prepare, versions, write_whole
+from environment import add_data_option, options, prepare, print_rows, write_record
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-PLAIN = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-NETWORKS = {  # name, file, published accuracy, scale of the images
-    "zoo:resnet20": ("resnet20-12fca82f.th", 91.7, IMAGENET),
-    "zoo:resnet56": ("resnet56-4bfd9763.th", 93.4, IMAGENET),
-    "zoo:resnet56-b": ("resnet56-b-cifar10-9320.safetensors", 93.2, PLAIN),
-    "zoo:vgg16-bn": ("vgg16-bn-cifar10-9225.safetensors", 92.25, PLAIN),
+Scale = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of the channels
+IMAGENET: Scale = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+PLAIN: Scale = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+FILES = {
+    "zoo:resnet20": "resnet20-12fca82f.th",
+    "zoo:resnet56": "resnet56-4bfd9763.th",
+    "zoo:resnet56-b": "resnet56-b-cifar10-9320.safetensors",
+    "zoo:vgg16-bn": "vgg16-bn-cifar10-9225.safetensors",
+    "torchvision:mobilenet_v2": "mobilenet_v2-b0353104.pth",
 }
-RECORD = RESULTS / "checkpoints.json"
+PUBLISHED = {"zoo:resnet20": 91.7, "zoo:resnet56": 93.4, "zoo:resnet56-b": 93.2, "zoo:vgg16-bn": 92.25}  # accuracy
+
+
+def trained(name: str, root: Path) -> nn.Module:
+    """Return a network with the weights of its checkpoint, in evaluation mode."""
+    from secateur.zoo.names import build
+
+    return build(name, root / "weights" / FILES[name]).eval()
+
+
+def scale(name: str) -> Scale:
+    """Return the scale of the images that a checkpoint was trained with."""
+    return PLAIN if name in ("zoo:resnet56-b", "zoo:vgg16-bn") else IMAGENET
 
 
 def main() -> None:
-    """Evaluate each and print how far it is from what was published."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=2)
+    """Evaluate each checkpoint and print its accuracy beside the published one."""
+    parser = options(__doc__, threads=2)
+    add_data_option(parser, "cifar-10-batches-py and weights")
     args = parser.parse_args()
     prepare(args.threads)
     from secateur.data import Batches, dataset
-    from secateur.evaluate import evaluate
-    from secateur.models import build
+    from secateur.training.evaluation import evaluate
 
     test = dataset("cifar10", "test", args.data, download=False)
     rows = []
-    for name, (file, published, scale) in NETWORKS.items():
-        model = build(name, args.data / "weights" / file)
-        batches = Batches(test.scaled(*scale), 250, shuffle=False, augment=False, seed=0)
-        found = evaluate(model, batches)
+    for name, published in PUBLISHED.items():
+        batches = Batches(test.scaled(*scale(name)), 250, shuffle=False, augment=False, seed=0)
+        found = evaluate(trained(name, args.data), batches)
         accuracy = round(100 * float(found.top1 or 0), 2)
-        rows.append({"network": name, "file": file, "points": found.points, "top1": accuracy, "published": published})
-    table = Table(title="CIFAR-10 test images, percent right")
-    for heading in ("network", "measured", "published"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(str(row["network"]), str(row["top1"]), str(row["published"]))
-    Console().print(table)
-    record = {
-        "what": "public checkpoints on the CIFAR-10 test set",
-        "rows": rows,
-        "versions": versions("secateur", "torch"),
-    }
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+        rows.append(
+            {
+                "network": name,
+                "file": FILES[name],
+                "samples": found.samples,
+                "top1": accuracy,
+                "published": published,
+            }
+        )
+    columns = {"network": "network", "measured": "top1", "published": "published"}
+    print_rows(columns, rows, title="CIFAR-10 test images, percent correct")
+    write_record("checkpoints", {"what": "public checkpoints on the CIFAR-10 test set", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Cut every torchvision CNN and a wide choice of timm's, beside Torch-Pruning, and check each cut.
+"""Cut every torchvision CNN and many of timm's with secateur and with Torch-Pruning, and check each cut.
 
     python benchmarks/coverage.py                       # all of it; stop and start again at will
-    python benchmarks/coverage.py --only 'timm:res2*' --tool secateur --again
-    python benchmarks/coverage.py --table               # docs/coverage.md from results/coverage.json
+    python benchmarks/coverage.py --only 'timm:res2*' --tool secateur --keep none
+    python benchmarks/coverage.py --page                # docs/coverage.md from results/coverage.json
 
-Each network runs in a process of its own under a time limit. Half of each group goes, at random, from a network with
-random weights and norm statistics. It is ok when the smaller network equals the masked one, trains, and exports, and at
-least 30 % of the parameters went.
+Each network runs in a process of its own under a time limit. Half of each group is removed at random from a network
+with random weights and norm statistics. The result is ok if the smaller network equals the masked one, trains and
+exports, and at least 30 % of the parameters are gone.
 """
 
 from __future__ import annotations
@@ -24,20 +24,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coverage_table import page
-from environment import PARTIAL, RESULTS, append_record, peak_mb, progress_bar, read_records, versions, write_whole
-from judge import CUT_SHARE, FLOAT32_LIMIT, FLOAT64_LIMIT, VACUOUS, difference, macs, parameters, tensors, trains
-from networks import build, names
-from rival import prune
+from coverage_checks import (
+    CUT_SHARE,
+    FLOAT32_LIMIT,
+    FLOAT64_LIMIT,
+    VACUOUS,
+    difference,
+    macs,
+    parameters,
+    tensors,
+    trains,
+)
+from coverage_networks import build, names
+from coverage_page import TOOLS, page
+from coverage_torch_pruning import prune
+from environment import (
+    RESULTS,
+    Rows,
+    add_keep_option,
+    options,
+    peak_mb,
+    progress_bar,
+    read_record,
+    write_atomic,
+    write_record,
+)
 
-TOOLS = ("secateur", "torch-pruning")
-LINES = PARTIAL / "coverage.jsonl"
-RECORD = RESULTS / "coverage.json"
-TABLE = RESULTS.parent / "docs" / "coverage.md"
+PAGE = RESULTS.parent / "docs" / "coverage.md"
 
 
 def cut(full_name: str, record: dict[str, Any]) -> None:
-    """Halve every group of one network with secateur and check the result; fills in the record, `stage` by stage."""
+    """Halve every group of one network with secateur and check the result; fill in the record, `stage` by stage."""
     import secateur as sc
 
     model, example = build(full_name)
@@ -67,7 +84,7 @@ def cut(full_name: str, record: dict[str, Any]) -> None:
         torch.stack([t.square().mean() for t in tensors(small(example))]).sum().backward()
     record["stage"] = "export"
     torch.export.export(small, (example,), strict=False)
-    if not equal:  # rounding alone may be to blame: once more in float64
+    if not equal:  # the difference may be rounding: once more in float64
         record["stage"] = "float64"
         del small, masked
         small, masked = _cut_once(model.double(), example.double(), record["output"], dict(record))
@@ -104,13 +121,13 @@ def _cut_once(model: nn.Module, example: Tensor, output: str, record: dict[str, 
 
 
 def _reasons(graph: Any) -> str:
-    """Say what keeps most of the groups."""
+    """Return the most frequent reasons for which groups cannot be pruned."""
     counts = Counter(str(reason)[:160] for group in graph.groups for reason in group.reasons)
     return "; ".join(f"{count} x {reason}" for reason, count in counts.most_common(3))
 
 
 def one(full_name: str, tool: str) -> dict[str, Any]:
-    """Run one tool on one network and say how it went."""
+    """Run one tool on one network and return its row."""
     record: dict[str, Any] = {"network": full_name, "tool": tool, "stage": "build"}
     try:
         (cut if tool == "secateur" else prune)(full_name, record)
@@ -126,7 +143,7 @@ def one(full_name: str, tool: str) -> dict[str, Any]:
 
 
 def in_process(full_name: str, tool: str, limit: float) -> dict[str, Any]:
-    """Run one tool on one network in a process of its own, under a time limit."""
+    """Run one tool on one network in a process of its own, under a time limit, and return its row."""
     command = [sys.executable, __file__, "--one", full_name, "--tool", tool]
     started = time.perf_counter()
     try:
@@ -145,11 +162,10 @@ def in_process(full_name: str, tool: str, limit: float) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run what is not done yet, and gather all records."""
+    """Run the networks that are not done yet, and write the record of all."""
+    rows = Rows("coverage")
     tools = TOOLS if args.tool == "both" else (args.tool,)
-    done = {
-        (r["network"], r["tool"]) for r in read_records(LINES) if not args.again or not fnmatch(r["network"], args.only)
-    }
+    done = {(row["network"], row["tool"]) for row in rows.read(args.keep)}
     jobs = []
     for section, networks in names().items():
         for name in networks:
@@ -159,41 +175,38 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as progress, ThreadPoolExecutor(args.jobs) as pool:
         task = progress.add_task("coverage", total=len(jobs))
         for future in as_completed([pool.submit(in_process, *job, args.limit) for job in jobs]):
-            record = future.result()
-            append_record(LINES, record)
-            progress.update(task, advance=1, description=f"{record['network']} {record['tool']}: {record['outcome']}")
-            if record["outcome"] != "ok":
-                progress.console.print(
-                    record["network"], record["tool"], record["outcome"], record.get("error", "")[:200], markup=False
-                )
-    gather()
+            row = rows.add(future.result())
+            progress.update(task, advance=1, description=f"{row['network']} {row['tool']}: {row['outcome']}")
+            if row["outcome"] != "ok":
+                message = row.get("error", "")[:200]
+                progress.console.print(row["network"], row["tool"], row["outcome"], message, markup=False)
+    gather(rows)
 
 
-def gather() -> None:
-    """Write results/coverage.json: the last record of every network and tool, sorted, one a line."""
-    last = {(r["network"], r["tool"]): r for r in read_records(LINES)}
+def gather(rows: Rows) -> None:
+    """Write the record: the last row of every network and tool."""
+    last = {(row["network"], row["tool"]): row for row in rows.read()}
     section_of = {name: section for section, networks in names().items() for name in networks}
-    rows = [{"section": section_of[n], **last[n, t]} for n, t in sorted(last) if n in section_of]
-    packages = versions("secateur", "torch-pruning", "torch", "torchvision", "timm")
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    write_whole(RECORD, f'{{"versions": {json.dumps(packages)},\n"records": [\n{lines}\n]}}\n')
+    records = [{"section": section_of[n], **last[n, t]} for n, t in sorted(last) if n in section_of]
+    commits = {row["commit"] for row in records}
+    write_record("coverage", {"remarks": rows.remarks(commits), "records": records}, commits=commits)
 
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--only", default="*", help="a pattern over library:name, such as 'timm:res2*'")
     parser.add_argument("--tool", default="both", choices=[*TOOLS, "both"])
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one network")
-    parser.add_argument("--again", action="store_true", help="run also what is done already")
-    parser.add_argument("--table", action="store_true", help="only write docs/coverage.md")
+    parser.add_argument("--jobs", type=int, default=2, help="networks at a time (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one network (default: %(default)s)")
+    add_keep_option(parser)
+    parser.add_argument("--page", action="store_true", help="only write docs/coverage.md")
     parser.add_argument("--one", metavar="NETWORK", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(one(args.one, args.tool)))
-    elif args.table:
-        write_whole(TABLE, page(json.loads(RECORD.read_text())))
+    elif args.page:
+        write_atomic(PAGE, page(read_record("coverage")))
     else:
         run(args)
 

@@ -1,33 +1,29 @@
-"""Feed thousands of damaged and hostile files to the loader: each is refused with a clear error or does no harm.
+"""Load thousands of damaged and hostile files: each must be refused with a clear error or do no harm.
 
     python benchmarks/fuzz_loader.py                        # 10,000 files; writes results/fuzz_loader.json
-    python benchmarks/fuzz_loader.py --count 500 --jobs 1
+    python benchmarks/fuzz_loader.py --count 500 --jobs 1   # fewer: prints only
     python benchmarks/fuzz_loader.py --replay plain:4711    # one of them again, with the whole error
 
-The files are mutations of those in tests/fixtures, over seeds 0, 1, 2, ... Each is loaded in a child process that is
-killed if it takes too long; its peak memory is measured. What may come of a file:
+The files are mutations of those in tests/fixtures, with seeds 0, 1, 2, ... Each is loaded in a child process that is
+killed after a time limit; its peak memory is measured. The outcomes that are no failure:
 
-refused           a SecateurError with a remedy
-same              it loads, and network, plan and info are those of the unharmed file: JSON may write the same
-                  thing in several ways, with more spaces or in another order
-meant otherwise   it loads as something else, but it also has the checksums that belong to that: whoever wrote it
-                  could have saved it so. (Only for mutations that make the checksums anew, and for the first format,
-                  which has none.)
+refused               a SecateurError with a remedy
+same                  it loads, and network, plan and info equal those of the original file: JSON has several ways to
+                      write the same thing, with more spaces or in another order
+other valid content   it loads as something else, with the checksums of that content: its writer could have saved such a
+                      file. (Only for mutations that recompute the checksums, and for format 1, which has none.)
 
-Beside them stand headers of the largest size that is read at all, each made to cost much; all must be refused.
+In addition, headers of the largest allowed size are loaded, each made costly to read; all must be refused.
 
-Everything else is a failure: another exception, a crash, a hang, too much memory, a network that differs unnoticed.
+Everything else is a failure: another exception, a crash, a hang, too much memory, an undetected difference.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import platform
 import random
 import re
-import sys
 import tempfile
 import time
 import traceback
@@ -42,15 +38,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from environment import RESULTS, prepare, progress_bar, versions, write_whole
+from environment import options, prepare, progress_bar, tests_on_path, write_record
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+tests_on_path()
 
-RECORD = RESULTS / "fuzz_loader.json"
+COUNT = 10_000
 SECONDS, EXTRA_MB = 20.0, 100.0  # for one file; a graph is exported again, which alone takes a second or more
 HEADER_MB = 300.0  # for a header of the largest size
-GRAPH_SHARE = 20  # one file in so many is of a plan with output="graph", which takes longest
-PLAIN = ("plain", "scales", "tied", "double", "named", "format1")
+GRAPH_SHARE = 20  # one file in 20 is of a plan with output="graph", which takes longest
+PLAIN = ("plain", "scales", "tied", "double", "named", "format1", "format2", "format3")
 NUMBERS = (-1, 0, 1, 2, 255, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**64, 10**30, 10**400, 0.5, -0.0, 1e308)
 NUMBERS += (float("nan"), float("inf"))
 TEXTS = ("", "../../etc/passwd", "/dev/zero", "\x1b[2J", "\ud800", "a" * 2000, "__class__", "zoo:lenet5", "x.py:make")
@@ -59,7 +55,7 @@ ODD = (None, True, [], {}, [[[]]], {"a": {"b": {}}}, *NUMBERS, *TEXTS)
 
 @dataclass
 class Subject:
-    """An unharmed file, and what it holds."""
+    """An original file and its content."""
 
     name: str
     data: bytes
@@ -73,9 +69,8 @@ class Subject:
     @classmethod
     def of(cls, name: str) -> Subject:
         """Load one of the files in tests/fixtures."""
-        from stored_networks import FOLDER, STORED
-
-        from secateur.checkpoint import load, read_info, read_plan
+        from secateur.storage.checkpoint import load, read_info, read_plan
+        from support.stored_networks import FOLDER, STORED
 
         path, stored = FOLDER / f"{name}.safetensors", STORED[name]
         network = load(path, stored.make()).eval()
@@ -94,8 +89,8 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What came of one file."""
+class Outcome:
+    """The outcome of loading one file."""
 
     subject: str
     seed: int
@@ -105,19 +100,19 @@ class Judged:
     detail: str = ""
 
 
-def judge(subject: Subject, seed: int, path: Path) -> Judged:
-    """Make one mutation, load it, and say what came of it."""
+def try_file(subject: Subject, seed: int, path: Path) -> Outcome:
+    """Write one mutation, load it, and return the outcome."""
     import secateur as sc
-    from secateur.checkpoint import load, read_info, read_plan
+    from secateur.storage.checkpoint import load, read_info, read_plan
 
     rng, data = random.Random(f"{subject.name}:{seed}"), subject.data
     while data == subject.data:
-        kind, data, meant = mutate(subject.data, rng)
-    meant = meant or subject.name == "format1"
+        kind, data, valid = mutate(subject.data, rng)
+    valid = valid or subject.name == "format1"
     path.write_bytes(data)
 
-    def judged(outcome: str, failed: bool = False, detail: str = "") -> Judged:
-        return Judged(subject.name, seed, kind, outcome, failed, detail)
+    def result(outcome: str, failed: bool = False, detail: str = "") -> Outcome:
+        return Outcome(subject.name, seed, kind, outcome, failed, detail)
 
     try:
         try:
@@ -125,22 +120,22 @@ def judge(subject: Subject, seed: int, path: Path) -> Judged:
             plan, info = read_plan(path), read_info(path)
         except sc.SecateurError as error:
             reason = re.sub(r"\d+", "#", str(error).replace(str(path), "FILE").splitlines()[0])[:70]
-            return judged("refused", failed=not error.remedy, detail=reason)
+            return result("refused", failed=not error.remedy, detail=reason)
     except Exception as error:
-        return judged("crashed", True, "".join(traceback.format_exception(error))[-2000:])
+        return result("crashed", True, "".join(traceback.format_exception(error))[-2000:])
     alike = same_state(network.state_dict(), subject.state)
     if alike and (plan, info) == (subject.plan, subject.info):
         with torch.no_grad():
             alike = torch.equal(network.eval()(subject.example), subject.output)
         if alike:
-            return judged("same")
-    return judged(
-        "meant otherwise" if meant else "differs unnoticed", not meant, "tensors" if not alike else "plan or info"
+            return result("same")
+    return result(
+        "other valid content" if valid else "undetected difference", not valid, "plan or info" if alike else "tensors"
     )
 
 
 def same_state(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether two networks hold the same bits."""
+    """Return whether two networks have the same bits."""
     return one.keys() == other.keys() and all(
         a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
         for a, b in ((one[name], other[name]) for name in one)
@@ -148,7 +143,7 @@ def same_state(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def mutate(data: bytes, rng: random.Random) -> tuple[str, bytes, bool]:
-    """One mutation: what it is, the bytes, and whether its checksums are made to fit."""
+    """Return one mutation: its kind, its bytes, and whether its checksums fit them."""
     end = 8 + int.from_bytes(data[:8], "little")
     kind = rng.choice(("flip", "flip", "cut", "splice", "size", "random", "header", "header", "sealed", "sealed"))
     if kind == "flip":
@@ -175,8 +170,8 @@ def mutate(data: bytes, rng: random.Random) -> tuple[str, bytes, bool]:
 
 
 def _edited(data: bytes, end: int, rng: random.Random, *, seal_again: bool) -> tuple[bytes, bool]:
-    """Another value, key or order somewhere in the header or the JSON within it; the rest stays valid."""
-    from secateur import container
+    """Return a file with another value, key or order somewhere in the header or the JSON within it."""
+    from secateur.storage import container
 
     header, body = json.loads(data[8:end]), data[end:]
     inner = {key: json.loads(header["__metadata__"][key]) for key in ("plan", "aliases", "info")}
@@ -195,10 +190,10 @@ def _edited(data: bytes, end: int, rng: random.Random, *, seal_again: bool) -> t
         body = bytes(body)
     if seal_again:
         try:
-            return container.seal(header, body), True
+            return container.assemble(header, body), True
         except Exception:  # a header too odd to have checksums
             if isinstance(metadata, dict):
-                metadata.pop(container.METADATA, None)
+                metadata.pop(container.METADATA_CHECKSUM, None)
     text = json.dumps(header)
     if twice:
         text = text[:-1] + "," + text[1:]
@@ -206,8 +201,8 @@ def _edited(data: bytes, end: int, rng: random.Random, *, seal_again: bool) -> t
 
 
 def _edit(root: Any, rng: random.Random) -> bool:
-    """Change one place in JSON; true if the header shall have every key twice."""
-    holder, key = rng.choice([*_places(root)] or [(root, None)])
+    """Change one item of the JSON; return whether the header shall have every key twice."""
+    holder, key = rng.choice([*_items(root)] or [(root, None)])
     how = rng.randrange(8)
     if key is None:
         root["new"] = rng.choice(ODD)
@@ -228,14 +223,14 @@ def _edit(root: Any, rng: random.Random) -> bool:
     return False
 
 
-def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+def _items(node: Any) -> Iterator[tuple[Any, Any]]:
     for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
         yield node, key
-        yield from _places(node[key])
+        yield from _items(node[key])
 
 
 def _large() -> dict[str, Callable[[int], str]]:
-    """Headers of a given size that are costly to read."""
+    """Return functions that make headers of a given size that are costly to read."""
     return {
         "many keys": lambda size: "{" + ",".join(f'"{i:x}":0' for i in range(size // 11 - 1)) + "}",
         "fewer keys": lambda size: "{" + ",".join(f'"{i:x}":0' for i in range(10**6 - 1)) + "}",
@@ -253,11 +248,11 @@ def _large() -> dict[str, Callable[[int], str]]:
     }
 
 
-def judge_large(seed: int, path: Path) -> Judged:
-    """Load a file with one of the costly headers."""
+def try_large(seed: int, path: Path) -> Outcome:
+    """Load a file with one of the costly headers and return the outcome."""
     import secateur as sc
-    from secateur.checkpoint import load
-    from secateur.container import HEADER_LIMIT
+    from secateur.storage.checkpoint import load
+    from secateur.storage.container import HEADER_LIMIT
 
     name, make = list(_large().items())[seed]
     text = make(HEADER_LIMIT).encode()
@@ -269,14 +264,14 @@ def judge_large(seed: int, path: Path) -> Judged:
         load(path)
     except sc.SecateurError as error:
         detail = f"{name}, {time.perf_counter() - started:.1f} s"
-        return Judged("large", seed, "large", "refused", not error.remedy, detail)
+        return Outcome("large", seed, "large", "refused", not error.remedy, detail)
     except Exception as error:
-        return Judged("large", seed, "large", "crashed", True, f"{name}: {type(error).__name__}: {error}"[:300])
-    return Judged("large", seed, "large", "loaded", True, name)
+        return Outcome("large", seed, "large", "crashed", True, f"{name}: {type(error).__name__}: {error}"[:300])
+    return Outcome("large", seed, "large", "loaded", True, name)
 
 
 def work(pipe: Connection) -> None:
-    """A child: judge the files that are asked for, and say what memory each took."""
+    """Load the files that the parent asks for, and send each outcome with the memory it took."""
     prepare()
     subjects = {name: Subject.of(name) for name in (*PLAIN, "graph")}
     with tempfile.TemporaryDirectory() as folder:
@@ -287,12 +282,12 @@ def work(pipe: Connection) -> None:
         while (asked := pipe.recv()) is not None:
             before = _reset_peak()
             name, seed, path = *asked, Path(folder) / "mutant.safetensors"
-            found = judge_large(seed, path) if name == "large" else judge(subjects[name], seed, path)
+            found = try_large(seed, path) if name == "large" else try_file(subjects[name], seed, path)
             pipe.send((asdict(found), _peak_mb() - before))
 
 
 def _reset_peak() -> float:
-    """Make the kernel measure the peak anew; gives the memory held now, in MB."""
+    """Reset the kernel's record of the peak; return the memory held now, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -303,7 +298,7 @@ def _peak_mb() -> float:
 
 
 class Child:
-    """A process that judges one file after the other."""
+    """A process that loads one file after the other."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -314,33 +309,33 @@ class Child:
         assert self.pipe.recv() == "ready"
 
     def ask(self, subject: str, seed: int) -> dict[str, Any]:
-        """What came of one file; a hang or a crash is a failure like others."""
+        """Return the outcome of one file; a hang or a crash of the process is a failure."""
         found = {"subject": subject, "seed": seed, "kind": "", "failed": True, "detail": "", "mb": 0.0}
         try:
             self.pipe.send((subject, seed))
             if not self.pipe.poll(SECONDS):
                 return found | {"outcome": f"took more than {SECONDS:.0f} s"}
-            judged, mb = self.pipe.recv()
+            outcome, mb = self.pipe.recv()
         except (EOFError, OSError):
             return found | {"outcome": "the process died"}
-        found |= judged | {"mb": mb}
+        found |= outcome | {"mb": mb}
         limit = HEADER_MB if subject == "large" else EXTRA_MB
         return found if mb <= limit else found | {"outcome": f"took more than {limit:.0f} MB", "failed": True}
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process."""
         self.process.kill()
         self.process.join()
 
 
 def cases(count: int) -> list[tuple[str, int]]:
-    """Which file is mutated with which seed."""
+    """Return which file is mutated with which seed."""
     names = [("graph" if seed % GRAPH_SHARE == 0 else PLAIN[seed % len(PLAIN)]) for seed in range(count)]
     return [*zip(names, range(count)), *(("large", seed) for seed in range(len(_large())))]
 
 
-def lane(todo: list[tuple[str, int]], advance: Callable[[], None]) -> list[dict[str, Any]]:
-    """Judge some files in one child, or in a fresh one after each failure."""
+def in_child(todo: list[tuple[str, int]], advance: Callable[[], None]) -> list[dict[str, Any]]:
+    """Load some files in one child process, or in a new one after each failure."""
     done, child = [], Child()
     for subject, seed in todo:
         done.append(child.ask(subject, seed))
@@ -353,17 +348,17 @@ def lane(todo: list[tuple[str, int]], advance: Callable[[], None]) -> list[dict[
 
 
 def run(count: int, jobs: int) -> None:
-    """Judge all files in child processes and write the record."""
+    """Load all files in child processes and write the record."""
     todo = cases(count)
     with progress_bar() as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task("mutated files", total=len(todo))
-        lanes = [pool.submit(lane, todo[i::jobs], lambda: progress.advance(task)) for i in range(jobs)]
-        done = [found for one in lanes for found in one.result()]
+        children = [pool.submit(in_child, todo[i::jobs], lambda: progress.advance(task)) for i in range(jobs)]
+        done = [found for child in children for found in child.result()]
     record(done)
 
 
 def record(done: list[dict[str, Any]]) -> None:
-    """Write results/fuzz_loader.json."""
+    """Write and print the record."""
     large = sorted((found for found in done if found["subject"] == "large"), key=lambda found: found["seed"])
     failures = [{**found, "mb": round(found["mb"])} for found in done if found["failed"]]
     done = sorted((found for found in done if found["subject"] != "large"), key=lambda found: found["seed"])
@@ -376,11 +371,11 @@ def record(done: list[dict[str, Any]]) -> None:
             kind: dict(Counter(found["outcome"] for found in done if found["kind"] == kind).most_common())
             for kind in kinds
         },
-        "meant_otherwise": dict(
+        "other_valid_content": dict(
             Counter(
-                f"{'no checksums' if found['subject'] == 'format1' else 'checksums made anew'}: other {found['detail']}"
-                for found in done
-                if found["outcome"] == "meant otherwise"
+                f"{'no checksums' if one['subject'] == 'format1' else 'checksums recomputed'}: other {one['detail']}"
+                for one in done
+                if one["outcome"] == "other valid content"
             )
         ),
         "by_file": dict(Counter(found["subject"] for found in done).most_common()),
@@ -389,26 +384,26 @@ def record(done: list[dict[str, Any]]) -> None:
         "largest_headers": {found["detail"]: f"{found['outcome']}, {found['mb']:.0f} MB" for found in large},
         "limits": {"seconds": SECONDS, "mb": EXTRA_MB, "mb_of_the_largest_headers": HEADER_MB},
         "seeds": f"0 to {len(done) - 1}; the random generator of a file starts from 'NAME:SEED'",
-        "versions": {"python": platform.python_version(), **versions("torch", "safetensors", "secateur")},
     }
-    write_whole(RECORD, json.dumps(content, indent=1) + "\n")
-    told = ("files", "outcomes", "by_kind", "meant_otherwise", "most_memory_mb", "largest_headers")
-    print(json.dumps({key: content[key] for key in told}, indent=1))
+    if len(done) >= COUNT:
+        write_record("fuzz_loader", content)
+    shown = ("files", "outcomes", "by_kind", "other_valid_content", "most_memory_mb", "largest_headers")
+    print(json.dumps({key: content[key] for key in shown}, indent=1))
     print(f"{len(content['failures'])} failures")
 
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--replay", metavar="NAME:SEED")
+    parser = options(__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="of mutated files (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="child processes (default: %(default)s)")
+    parser.add_argument("--replay", metavar="NAME:SEED", help="load one mutated file and print the outcome; no record")
     args = parser.parse_args()
     if args.replay:
         prepare()
         name, seed = args.replay.split(":")
         with tempfile.TemporaryDirectory() as folder:
-            print(judge(Subject.of(name), int(seed), Path(folder) / "mutant.safetensors"))
+            print(try_file(Subject.of(name), int(seed), Path(folder) / "mutant.safetensors"))
     else:
         run(args.count, args.jobs)
 

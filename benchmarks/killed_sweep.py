@@ -1,16 +1,15 @@
-"""Kill a small sweep with SIGKILL at random moments, start it again each time, and compare how it ends.
+"""Kill a small sweep with SIGKILL at random moments, start it again each time, and compare the results.
 
-python benchmarks/killed_sweep.py --kills 20         # writes results/killed_sweep.json
+    python benchmarks/killed_sweep.py                    # 20 kills; writes results/killed_sweep.json
+    python benchmarks/killed_sweep.py --kills 2          # fewer: prints only
 
-The sweep trains LeNet-5 (6-16-120-84) on 256 of the package's digits, prunes it twice and retrains it. When it has
-come through, another one is begun, until there were so many kills. The files that a result is made of must equal, byte
-for byte, those of a sweep that was never killed.
+The sweep trains LeNet-5 (6-16-120-84) on 256 of the package's digits, prunes it twice and retrains it. When a sweep has
+finished, another one begins, until there are enough kills. The result files must equal, byte for byte, those of a sweep
+that was never killed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -20,58 +19,56 @@ import tempfile
 import time
 from pathlib import Path
 
-from environment import RESULTS, progress_bar, versions, write_whole
+from environment import options, progress_bar, tests_on_path, write_record
 
-RECORD = RESULTS / "killed_sweep.json"
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+KILLS = 20
 
 
 def main() -> None:
-    """Run one sweep in peace and one under fire."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    """Run one sweep undisturbed and others with kills."""
+    parser = options(__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     args = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
-    from small_runs import write_digits, write_recipe
-    from test_loop import fingerprints
+    tests_on_path()
+    from support.small_runs import fingerprints, write_digits, write_recipe
 
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         data, recipe = write_digits(root / "data"), write_recipe(root, "train: {epochs: 6}\nretrain: {epochs: 6}\n")
         command = [sys.executable, "-m", "secateur", "sweep", str(recipe), "--data", str(data), "--resume", "--out"]
         started = time.perf_counter()
-        subprocess.run([*command, str(root / "peace")], check=True, capture_output=True)
-        whole = time.perf_counter() - started
+        subprocess.run([*command, str(root / "undisturbed")], check=True, capture_output=True)
+        uninterrupted = time.perf_counter() - started
         pick, moments, sweeps = random.Random(args.seed), list[str](), 0
         same = True
         with progress_bar() as bar:
             task = bar.add_task("kills", total=args.kills)
             while len(moments) < args.kills:
-                fire = root / f"fire-{sweeps}"
-                while len(moments) < args.kills and (moment := _kill_once([*command, str(fire)], fire, pick)):
+                killed = root / f"killed-{sweeps}"
+                while len(moments) < args.kills and (moment := _kill_once([*command, str(killed)], killed, pick)):
                     moments.append(moment)
                     bar.advance(task)
-                subprocess.run([*command, str(fire)], check=True, capture_output=True)
-                same = same and fingerprints(root / "peace") == fingerprints(fire)
+                subprocess.run([*command, str(killed)], check=True, capture_output=True)
+                same = same and fingerprints(root / "undisturbed") == fingerprints(killed)
                 sweeps += 1
     record = {
         "what": "a sweep killed at random moments and resumed, against one that was not: result files byte for byte",
         "kills": len(moments),
         "sweeps": sweeps,
         "killed_while": moments,
-        "seconds_of_the_whole_sweep": round(whole, 1),
+        "seconds_uninterrupted": round(uninterrupted, 1),
         "same": same,
         "seed": args.seed,
-        "versions": versions("secateur", "torch"),
     }
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    if args.kills >= KILLS:
+        write_record("killed_sweep", record)
     print(f"{len(moments)} kills, same result: {same}")
     sys.exit(0 if same else 1)
 
 
 def _kill_once(command: list[str], folder: Path, pick: random.Random) -> str | None:
-    """Start the sweep and kill it a moment after it begins to write; say how far it was, nothing if it had ended."""
+    """Start the sweep and kill it soon after it begins to write; return how far it was, None if it had ended."""
     before = _state(folder)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and _state(folder) == before:

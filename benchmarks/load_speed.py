@@ -5,10 +5,7 @@ python benchmarks/load_speed.py     # writes results/load_speed.json
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -17,21 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from safetensors.torch import load_file
 
-from environment import RESULTS, prepare, versions, write_whole
+from environment import options, prepare, print_table, write_record
 
-NETWORK, LIMIT_SECONDS = "torchvision:resnet50", 1.0
-RECORD = RESULTS / "load_speed.json"
+NETWORK, RUNS, LIMIT_SECONDS = "torchvision:resnet50", 9, 1.0
 
 
 def measure(threads: int, runs: int) -> dict[str, Any]:
-    """Time each step, in turns, so that all of them meet the same other work on the machine."""
+    """Time each step, interleaved, so that other work on the machine affects all of them alike."""
     prepare(threads)
     import secateur as sc
-    from secateur.models import build
+    from secateur.zoo.names import build
 
     model = build(NETWORK)
     small_plan = sc.random_plan(sc.trace(model, torch.zeros(1, 3, 224, 224)), kept=0.7)
@@ -74,21 +68,16 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 def main() -> None:
     """Measure, print the table, and fail if loading takes too long."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=9)
+    parser = options(__doc__, threads=1)
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each step; fewer print only (default: %(default)s)")
     args = parser.parse_args()
     found = measure(args.threads, args.runs)
-    found["versions"] = {
-        "python": platform.python_version(),
-        **versions("torch", "torchvision", "safetensors", "secateur"),
-    }
-    write_whole(RECORD, json.dumps(found, indent=1) + "\n")
-    table = Table("step", "median", "least", "to building")
-    for name, value in found["seconds"].items():
-        ratio = value / found["seconds"]["build"]
-        table.add_row(name, f"{value:.3f} s", f"{found['least_seconds'][name]:.3f} s", f"{ratio:.2f}x")
-    Console().print(table)
+    if args.runs >= RUNS:
+        write_record("load_speed", found)
+    seconds, least = found["seconds"], found["least_seconds"]
+    rows = [(name, f"{seconds[name]:.3f} s", f"{least[name]:.3f} s") for name in seconds]
+    rows = [(*row, f"{seconds[row[0]] / seconds['build']:.2f}x") for row in rows]
+    print_table(("step", "median", "least", "to building"), rows)
     if found["seconds"]["load"] > LIMIT_SECONDS:
         raise SystemExit(f"loading takes {found['seconds']['load']:.2f} s, {LIMIT_SECONDS:.0f} s are allowed")
 

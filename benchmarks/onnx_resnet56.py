@@ -1,14 +1,13 @@
-"""ResNet56 with half of its MACs as an ONNX file: the accuracy in onnxruntime and in torch, and how much time it saves.
+"""ResNet56 with half of its MACs as an ONNX file: accuracy in onnxruntime and in torch, and the time saved.
 
-python benchmarks/onnx_resnet56.py --data DIR     # writes results/onnx_resnet56.json; about three minutes
+    python benchmarks/onnx_resnet56.py --data DIR     # writes results/onnx_resnet56.json; about three minutes
 
-DIR holds cifar-10-batches-py and weights. Pruned with 1,024 training images; the 10,000 test images run in batches of
-250 in both runtimes. Times are for one image on one thread, whole and cut network in turn.
+DIR has cifar-10-batches-py and weights. Pruned with 1,024 training images; the 10,000 test images run in batches of 250
+in both runtimes. Times are for one image on one thread, original and cut network interleaved.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Callable
@@ -18,15 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from environment import RESULTS, prepare, versions, write_whole
+from environment import add_data_option, options, prepare, write_record
 from quality import WORK, cifar
 
-RECORD = RESULTS / "onnx_resnet56.json"
 RUNS = 200
 
 
 def session(path: Path) -> Callable[[Tensor], Tensor]:
-    """The network in a file, run by onnxruntime on one thread."""
+    """Return a function that runs the network in a file with onnxruntime on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -38,7 +36,7 @@ def session(path: Path) -> Callable[[Tensor], Tensor]:
 
 @torch.no_grad()
 def answers(run: Callable[[Tensor], Tensor], test: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, float]:
-    """The class of every image, and the percentage that is right."""
+    """Return the class of every image, and the percentage that is correct."""
     found = torch.cat([run(x).argmax(1) for x, _ in test])
     return found, round(100 * float((found == torch.cat([y for _, y in test])).float().mean()), 2)
 
@@ -46,19 +44,19 @@ def answers(run: Callable[[Tensor], Tensor], test: list[tuple[Tensor, Tensor]]) 
 def measure(root: Path, folder: Path) -> dict[str, Any]:
     """Prune, export both networks, compare."""
     import secateur as sc
-    from secateur.bench import in_turn
+    from secateur.costs.timing import interleaved
 
-    images = cifar(WORK[0], root, draw=0)
+    images = cifar(WORK[0], root, repeat=0)
     model = images.model.eval()
-    res = sc.prune(model, list(images.x.split(64)), {"macs": "50%"}, points=None)
+    res = sc.prune(model, list(images.x.split(64)), {"macs": "50%"}, samples=None)
     small, example = res.model.eval(), images.x[:1]
     torch.set_num_threads(1)
-    written = [sc.export(net, folder / name, example) for net, name in ((model, "whole.onnx"), (small, "small.onnx"))]
-    whole, cut = (session(one.path) for one in written)
+    written = [sc.export(net, folder / name, example) for net, name in ((model, "original.onnx"), (small, "cut.onnx"))]
+    original, cut = (session(one.path) for one in written)
     (in_torch, right), (in_onnx, as_right) = answers(small, images.test), answers(cut, images.test)
     times = {
         "torch": sc.bench(model, small, example, runs=RUNS, threads=1),
-        "onnxruntime": in_turn(lambda: whole(example), lambda: cut(example), runs=RUNS, threads=1),
+        "onnxruntime": interleaved(lambda: original(example), lambda: cut(example), runs=RUNS, threads=1),
     }
     return {
         "macs_left": res.after.macs / res.before.macs,
@@ -66,10 +64,10 @@ def measure(root: Path, folder: Path) -> dict[str, Any]:
         "accuracy_onnxruntime": as_right,
         "answers_that_differ": int((in_torch != in_onnx).sum()),
         "largest_difference": written[1].difference,
-        "bytes": {"whole": written[0].bytes_after, "cut": written[1].bytes_after},
+        "bytes": {"original": written[0].bytes_after, "cut": written[1].bytes_after},
         "times": {
             name: {
-                "whole_ms": round(found.first.median_ms, 3),
+                "original_ms": round(found.first.median_ms, 3),
                 "cut_ms": round(found.second.median_ms, 3),
                 "speedup": round(found.speedup, 3),
                 "interval": [round(found.low, 3), round(found.high, 3)],
@@ -81,18 +79,17 @@ def measure(root: Path, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = options(__doc__)
+    add_data_option(parser, "cifar-10-batches-py and weights")
     args = parser.parse_args()
     prepare(2)
     with tempfile.TemporaryDirectory() as folder:
         record = {
             "what": "ResNet56 pruned to half of its MACs, in torch and as ONNX in onnxruntime; one image, one thread",
             **measure(args.data, Path(folder)),
-            "versions": versions("secateur", "torch", "onnx", "onnxruntime"),
         }
     print(json.dumps(record, indent=1))
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    write_record("onnx_resnet56", record)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The time and the memory that pruning takes: ours with repair, the paper's method, and Torch-Pruning beside them.
+"""Time and memory of pruning: our default with repair, the paper's method, and Torch-Pruning.
 
-python benchmarks/prune_time.py --data DIR     # writes results/prune_time.json; about a quarter of an hour
+    python benchmarks/prune_time.py --data DIR     # writes results/prune_time.json; about a quarter of an hour
 
 ResNet56 at 32 x 32 with 1,024 CIFAR-10 images and ResNet50 at 224 x 224 with 256 of ImageNet, to about half of the
-MACs. DIR holds cifar-10-batches-py, imagenet-val-mini and weights; without it the images are noise. ResNet50 has fresh
-weights, so this says nothing of quality. Each run has a process of its own, one after the other.
+MACs. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it the images are noise. ResNet50 has random
+weights, so its accuracy is not measured. Each run has a process of its own, one after the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,22 +19,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from environment import RESULTS, peak_mb, prepare, versions, write_whole
+from environment import add_data_option, in_fresh_process, options, peak_mb, prepare, write_record
 from sensitivity_speed import images, network
 
-POINTS = {"resnet56": 1024, "resnet50": 256}
+SAMPLES = {"resnet56": 1024, "resnet50": 256}
 SIDE = {"resnet56": 32, "resnet50": 224}
 RUNS = (("resnet56", "secateur"), ("resnet50", "secateur"), ("resnet50", "pfp"), ("resnet50", "torch-pruning"))
 LIMITS = {"resnet56": 60, "resnet50": 900}  # seconds, for pruning with repair
-RECORD = RESULTS / "prune_time.json"
 
 
 def measure(name: str, tool: str, threads: int, data: Path | None) -> dict[str, Any]:
-    """Prune once in this fresh process; also time a plain forward pass over the points."""
+    """Prune once in this fresh process; also time a plain forward pass over the samples."""
     prepare(threads)
     torch.manual_seed(0)
     model, trained = network(name, data)
-    x, real = images(SIDE[name], POINTS[name], data)
+    x, real = images(SIDE[name], SAMPLES[name], data)
     batches = list(x.split(64 if SIDE[name] == 32 else 16))
     with torch.no_grad():
         started = time.perf_counter()
@@ -50,7 +47,7 @@ def measure(name: str, tool: str, threads: int, data: Path | None) -> dict[str, 
     return {
         "network": name,
         "tool": tool,
-        "points": POINTS[name],
+        "samples": SAMPLES[name],
         "threads": threads,
         "real_images": real,
         "trained": trained,
@@ -67,7 +64,7 @@ def _secateur(model: torch.nn.Module, batches: list[torch.Tensor], tool: str) ->
     import secateur as sc
 
     method = {"method": "pfp", "repair": False} if tool == "pfp" else {}
-    return sc.prune(model, batches, {"macs": "50%"}, points=None, **method).model
+    return sc.prune(model, batches, {"macs": "50%"}, samples=None, **method).model
 
 
 def _torch_pruning(model: torch.nn.Module, batches: list[torch.Tensor]) -> torch.nn.Module:
@@ -88,34 +85,30 @@ def _torch_pruning(model: torch.nn.Module, batches: list[torch.Tensor]) -> torch
 
 
 def main() -> None:
-    """Measure each and print how they compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--data", type=Path)
+    """Measure each and print the times."""
+    parser = options(__doc__, threads=2)
+    add_data_option(parser, "cifar-10-batches-py, imagenet-val-mini and weights", required=False)
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         print(json.dumps(measure(*args.run, args.threads, args.data)))
         return
-    command = [sys.executable, __file__, "--threads", str(args.threads)]
-    command += ["--data", str(args.data)] if args.data else []
+    words = ["--threads", str(args.threads), *(["--data", str(args.data)] if args.data else [])]
     before, rows = os.getloadavg()[0], []
     for run in RUNS:
-        done = subprocess.run([*command, "--run", *run], stdout=subprocess.PIPE, text=True, check=True)
-        row = json.loads(done.stdout.splitlines()[-1])
+        row = in_fresh_process(__file__, *words, "--run", *run)
         if run[1] == "secateur":
             row["limit_seconds"] = LIMITS[run[0]]
         rows.append(row)
         times = f"{row['prune_seconds']} s ({row['ratio_to_forward']} forward passes)"
-        print(f"{' '.join(run)}: {times}, {row['extra_mb']} MB over the forward pass", flush=True)
+        print(f"{' '.join(run)}: {times}, {row['extra_mb']} MB above the forward pass", flush=True)
     record = {
-        "what": "time to prune to half of the MACs: secateur as it does by itself (curves, cut, repair, verification), "
-        "pfp without repair, Torch-Pruning by Taylor",
+        "what": "time to prune to half of the MACs: secateur with its defaults (curves, cut, repair, verification), "
+        "pfp without repair, Torch-Pruning with Taylor importance",
         "load_before": before,
         "rows": rows,
-        "versions": versions("secateur", "torch", "torch-pruning"),
     }
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    write_record("prune_time", record)
 
 
 if __name__ == "__main__":

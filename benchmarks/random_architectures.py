@@ -1,40 +1,33 @@
 """Cut thousands of random networks and compare each with its masked original.
 
     python benchmarks/random_architectures.py                 # 10,000 networks; stop and start again at will
-    python benchmarks/random_architectures.py --count 500 --jobs 1
+    python benchmarks/random_architectures.py --count 500     # fewer: prints only
     python benchmarks/random_architectures.py --replay 4711   # one of them again, with its spec and the whole error
 
-The same blocks, specs and checks as in tests/properties, over seeds 0, 1, 2, ...
+The same blocks, specs and checks as in tests/properties, with seeds 0, 1, 2, ...
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import multiprocessing
-import platform
-import sys
 import time
-import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from environment import PARTIAL, RESULTS, append_record, progress_bar, read_records, versions, write_whole
+from environment import Keep, Rows, add_keep_option, options, prepare, progress_bar, tests_on_path, write_record
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "properties"))
+tests_on_path()
 
-LINES = PARTIAL / "random_architectures.jsonl"
-RECORD = RESULTS / "random_architectures.json"
+COUNT = 10_000
 
 
 def one(seed: int) -> dict[str, Any]:
-    """Cut one network and say how it went: cut, kept, wrong, refused or crashed."""
-    from architectures import random_spec
-    from checks import check
-
+    """Cut one network and return its row: cut, kept, wrong, refused or crashed."""
     import secateur as sc
+    from support.networks.architectures import random_spec
+    from support.networks.checks import check
 
     started = time.perf_counter()
     record: dict[str, Any] = {"seed": seed}
@@ -55,61 +48,61 @@ def one(seed: int) -> dict[str, Any]:
 
 
 def _start() -> None:
-    import checks  # noqa: F401  brings torch and secateur along
-    import torch
+    import support.networks.checks  # noqa: F401  loads torch and secateur
 
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    gc.freeze()  # what is loaded now stays, so that no collection need look at it
+    prepare(1)
+    gc.freeze()  # everything loaded now stays, so that no collection needs to examine it
 
 
-def run(count: int, jobs: int) -> None:
+def run(count: int, jobs: int, keep: Keep) -> None:
     """Run the seeds that are not done yet, and write the record."""
-    done = {record["seed"] for record in read_records(LINES)}
+    rows = Rows("random_architectures")
+    done = {row["seed"] for row in rows.read(keep)}
     seeds = [seed for seed in range(count) if seed not in done]
     spawn = multiprocessing.get_context("spawn")
-    # A worker lives for 200 networks: torch.export leaves memory behind.
+    # A worker lives for 200 networks, since torch.export leaks memory.
     with progress_bar() as progress, spawn.Pool(jobs, _start, maxtasksperchild=20) as pool:
         task = progress.add_task("random architectures", total=count, completed=count - len(seeds))
         bad = 0
-        for record in pool.imap_unordered(one, seeds, chunksize=10):
-            append_record(LINES, record)
-            if record["outcome"] in ("wrong", "crashed"):
+        for row in pool.imap_unordered(one, seeds, chunksize=10):
+            rows.add(row)
+            if row["outcome"] in ("wrong", "crashed"):
                 bad += 1
-                progress.console.print(f"seed {record['seed']} {record['outcome']}: {record['error']}", markup=False)
+                progress.console.print(f"seed {row['seed']} {row['outcome']}: {row['error']}", markup=False)
             progress.update(task, advance=1, description=f"random architectures, {bad} wrong or crashed")
-    gather(count)
+    gather(rows, count)
 
 
-def gather(count: int) -> None:
-    """Write results/random_architectures.json: counts, the worst difference, and the seeds of all that failed."""
-    records = sorted({r["seed"]: r for r in read_records(LINES) if r["seed"] < count}.values(), key=lambda r: r["seed"])
-    outcomes = Counter(record["outcome"] for record in records)
-    cut = [record for record in records if record["outcome"] == "cut"]
-    refusals = Counter(record["error"].splitlines()[0][:160] for record in records if record["outcome"] == "refused")
+def gather(rows: Rows, count: int) -> None:
+    """Write and print the record: counts, the worst difference, and the rows of all that failed."""
+    last = {row["seed"]: row for row in rows.read() if row["seed"] < count}
+    found = [last[seed] for seed in sorted(last)]
+    outcomes = Counter(row["outcome"] for row in found)
+    cut = [row for row in found if row["outcome"] == "cut"]
+    refusals = Counter(row["error"].splitlines()[0][:160] for row in found if row["outcome"] == "refused")
     summary = {
-        "networks": len(records),
+        "networks": len(found),
         "cut": outcomes["cut"],
         "kept_only": outcomes["kept"],
         "wrong": outcomes["wrong"],
         "refused": outcomes["refused"],
         "crashed": outcomes["crashed"],
-        "worst_difference": max((record["difference"] for record in cut), default=0.0),
-        "mean_removed": round(sum(record["removed"] for record in cut) / max(1, len(cut)), 4),
-        "seconds": round(sum(record["seconds"] for record in records)),
-        "seconds_each": round(sum(record["seconds"] for record in records) / max(1, len(records)), 2),
+        "worst_difference": max((row["difference"] for row in cut), default=0.0),
+        "mean_removed": round(sum(row["removed"] for row in cut) / max(1, len(cut)), 4),
+        "seconds": round(sum(row["seconds"] for row in found)),
+        "seconds_each": round(sum(row["seconds"] for row in found) / max(1, len(found)), 2),
         "refusals": dict(refusals.most_common()),
-        "failed": [record for record in records if record["outcome"] in ("wrong", "crashed")],
-        "versions": {"python": platform.python_version(), **versions("torch", "secateur")},
+        "failed": [row for row in found if row["outcome"] in ("wrong", "crashed")],
     }
-    write_whole(RECORD, json.dumps(summary, indent=1) + "\n")
+    if count >= COUNT:
+        write_record("random_architectures", summary, commits={row["commit"] for row in found})
     print(json.dumps({key: value for key, value in summary.items() if key != "failed"}, indent=1))
 
 
 def replay(seed: int) -> None:
-    """Run one network again and let the error through."""
-    from architectures import random_spec
-    from checks import check
+    """Run one network and let its error through."""
+    from support.networks.architectures import random_spec
+    from support.networks.checks import check
 
     _start()
     print(random_spec(seed))
@@ -118,18 +111,16 @@ def replay(seed: int) -> None:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--replay", type=int, metavar="SEED")
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has done")
+    parser = options(__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="of networks (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one network and let its error through")
+    add_keep_option(parser)
     args = parser.parse_args()
-    if args.replay is not None:
+    if args.replay is None:
+        run(args.count, args.jobs, args.keep)
+    else:
         replay(args.replay)
-        return
-    if args.fresh:
-        LINES.unlink(missing_ok=True)
-    run(args.count, args.jobs)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Plan random networks under random budgets, cut them, and check that every budget was met and used.
 
-python benchmarks/random_budgets.py --count 500      # writes results/random_budgets.json
+    python benchmarks/random_budgets.py                  # 500 networks; writes results/random_budgets.json
+    python benchmarks/random_budgets.py --count 20       # fewer: prints only
 
-Each network is made of the blocks of the property tests, has random weights and random inputs, and is planned by the
+Each network consists of the blocks of the property tests, has random weights and random inputs, and is planned by the
 paper's method under a random budget in parameters, MACs or both, and under a larger one. Checked: the cut network
 costs no more than the budget; one more channel of the costliest group would not fit; the larger budget keeps at least
 as many units of every group; the cut network equals the masked one.
@@ -10,30 +11,28 @@ as many units of every group; the cut network equals the masked one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
 from collections import Counter
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
-from environment import RESULTS, prepare, progress_bar, versions, write_whole
+from environment import options, prepare, progress_bar, tests_on_path, write_record
 
-RECORD = RESULTS / "random_budgets.json"
+COUNT = 500
 
 
 def check(seed: int) -> dict[str, Any]:
-    """Plan and cut one network twice; give what was found."""
+    """Plan and cut one network twice and return its row."""
     import torch
 
     import secateur as sc
-    from secateur.sensitivity import runnable
-    from secateur.sizes import Sizes
+    from secateur.costs.sizes import Sizes
+    from secateur.surgery.rewrite import runnable
 
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "properties"))
-    from architectures import build, random_spec
+    tests_on_path()
+    from support.networks.architectures import build, random_spec
 
     spec = random_spec(seed)
     model, example = build(spec)
@@ -42,7 +41,7 @@ def check(seed: int) -> dict[str, Any]:
         return {"seed": seed, "outcome": "nothing to cut"}
     pick = random.Random(seed)
     select = pick.choice(["derand", "pivotal"])
-    whole = sc.cost(model, example)
+    original = sc.cost(model, example)
     sizes = Sizes(graph, sc.cost(runnable(model, graph), example))
     floor = {group.name: 1 for group in graph.prunable}
     asked = pick.choice([("params",), ("macs",), ("params", "macs")])
@@ -50,9 +49,9 @@ def check(seed: int) -> dict[str, Any]:
     budgets = []
     for part in (share, share + (1 - share) * pick.random()):
         low = {"params": sizes.params(floor), "macs": sizes.macs(floor)}
-        budgets.append({name: low[name] + part * (getattr(whole, name) - low[name]) + 1 for name in asked})
+        budgets.append({name: low[name] + part * (getattr(original, name) - low[name]) + 1 for name in asked})
     plans = [
-        sc.plan(model, example, budget, select=select, seed=seed, output=spec["output"], example=example)
+        sc.plan(model, example, budget, method="pfp", select=select, seed=seed, output=spec["output"], example=example)
         for budget in budgets
     ]
     problems = []
@@ -81,7 +80,7 @@ def check(seed: int) -> dict[str, Any]:
 
 
 def run(seed: int) -> dict[str, Any]:
-    """Check one network; an exception is an outcome."""
+    """Check one network and return its row; an exception is an outcome."""
     prepare(1)
     try:
         return check(seed)
@@ -90,11 +89,11 @@ def run(seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Check as many networks as asked for, in several processes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
+    """Check the networks in several processes, write the record and print it."""
+    parser = options(__doc__)
+    parser.add_argument("--count", type=int, default=COUNT, help="of networks (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="seed (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     args = parser.parse_args()
     rows = []
     with get_context("spawn").Pool(args.jobs, maxtasksperchild=50) as pool, progress_bar() as bar:
@@ -112,9 +111,9 @@ def main() -> None:
         "selects": dict(Counter(row.get("select", "-") for row in rows)),
         "budgets": dict(Counter("+".join(row.get("asked", ())) for row in rows)),
         "not_ok": [row for row in rows if row["outcome"] not in ("ok", "nothing to cut")],
-        "versions": versions("secateur", "torch"),
     }
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    if args.count >= COUNT:
+        write_record("random_budgets", record)
     print(json.dumps(record["outcomes"]))
     sys.exit(1 if record["not_ok"] else 0)
 

@@ -1,11 +1,10 @@
-"""Run a small sweep on Ray, kill the worker of its first task, and compare with the same sweep on this process.
+"""Run a small sweep on Ray, kill the worker of its first task, and compare with the same sweep in this process.
 
 python benchmarks/ray_sweep.py          # needs ray; writes results/ray_sweep.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -14,28 +13,24 @@ from pathlib import Path
 
 import torch
 
-from environment import RESULTS, prepare, versions, write_whole
-
-RECORD = RESULTS / "ray_sweep.json"
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+from environment import RESULTS, options, prepare, tests_on_path, write_record
 
 
 def main() -> None:
-    """Sweep twice and compare the files that the results are made of."""
+    """Sweep twice and compare the result files."""
+    options(__doc__).parse_args()
     prepare(1)
-    sys.path.insert(0, str(TESTS))
+    tests_on_path()
     import ray
-    from small_runs import write_digits
-    from test_loop import fingerprints
-    from test_sweep import Fragile, small
 
-    from secateur.sweep import prepare as prepare_run
-    from secateur.sweep import sweep
+    from secateur.experiments.sweep import prepare as prepare_run
+    from secateur.experiments.sweep import sweep
+    from support.small_runs import Fragile, fingerprints, small, write_digits
 
-    on_ray = sys.modules["secateur.sweep"]._on_ray
-    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+    on_ray = sys.modules["secateur.experiments.sweep"]._on_ray
+    paths = os.pathsep.join(filter(None, [str(RESULTS.parent / "tests"), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
         data, recipe = write_digits(root / "data"), small(root / "recipe")
         torch.set_num_threads(1)
         sweep(recipe, root / "local", data_root=data)
@@ -56,9 +51,8 @@ def main() -> None:
         "worker_killed": killed,
         "same": same,
         "seconds_on_ray": round(seconds, 1),
-        "versions": versions("secateur", "torch", "ray"),
     }
-    write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+    write_record("ray_sweep", record)
     print(f"worker killed: {killed}, same result files: {same}, {seconds:.0f} s on Ray")
     sys.exit(0 if killed and same else 1)
 

@@ -1,13 +1,10 @@
-"""Cut, save and load networks of three libraries; each must come back bit by bit.
+"""Cut, save and load networks of three libraries; each must come back bit for bit.
 
 python benchmarks/round_trip.py     # 50 networks; writes results/round_trip.json; stop and start again at will
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -15,10 +12,8 @@ from typing import Any
 
 import torch
 
-from environment import PARTIAL, RESULTS, append_record, prepare, progress_bar, read_records, versions, write_whole
+from environment import Rows, add_keep_option, options, prepare, progress_bar, write_record
 
-LINES = PARTIAL / "round_trip.jsonl"
-RECORD = RESULTS / "round_trip.json"
 ZOO = """
 deepknight densenet22 densenet22-bc lenet300100 lenet5 lenet5-classic resnet20 resnet56 resnet20-b resnet56-b vgg16-bn
 wrn16-8
@@ -37,10 +32,10 @@ SIDES = (64, 96, 224)  # the first that the network runs with
 
 
 def one(name: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Take one network there and back."""
+    """Cut, save and load one network and return its row."""
     import secateur as sc
-    from secateur.checkpoint import read_plan
-    from secateur.models import build
+    from secateur.storage.checkpoint import read_plan
+    from secateur.zoo.names import build
 
     torch.manual_seed(seed)
     model = build(name).eval()
@@ -95,7 +90,7 @@ def _answers(network: torch.nn.Module, example: torch.Tensor) -> dict[str, torch
 
 
 def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit by bit: even 0.0 and -0.0 are two."""
+    """Return whether two sets of tensors are equal bit for bit: even 0.0 and -0.0 differ."""
     return one.keys() == other.keys() and all(
         a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
         for a, b in ((one[name], other[name]) for name in one)
@@ -103,14 +98,13 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def main() -> None:
-    """Go through the networks that are not done yet, and gather."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has done")
+    """Run the networks that are not done yet, and write the record."""
+    parser = options(__doc__)
+    add_keep_option(parser)
     args = parser.parse_args()
     prepare()
-    if args.fresh:
-        LINES.unlink(missing_ok=True)
-    done = {found["network"] for found in read_records(LINES)}
+    rows = Rows("round_trip")
+    done = {row["network"] for row in rows.read(args.keep)}
     with progress_bar() as progress, tempfile.TemporaryDirectory() as folder:
         task = progress.add_task("round trips", total=len(NAMES), completed=len(done))
         for seed, name in enumerate(NAMES):
@@ -118,32 +112,24 @@ def main() -> None:
                 continue
             progress.update(task, description=name)
             try:
-                found = one(name, seed, Path(folder))
+                row = one(name, seed, Path(folder))
             except Exception as error:
-                found = {"network": name, "seed": seed, "error": f"{type(error).__name__}: {error}"[:500]}
-            append_record(LINES, found)
+                row = {"network": name, "seed": seed, "error": f"{type(error).__name__}: {error}"[:500]}
+            rows.add(row)
             progress.advance(task)
-    gather()
+    gather(rows)
 
 
-def gather() -> None:
-    """Write results/round_trip.json."""
-    found = {one["network"]: one for one in read_records(LINES)}
-    rows = [found[name] for name in NAMES if name in found]
-    exact = [row for row in rows if row.get("same_tensors") and row["same_outputs"] and row["same_plan"]]
-    content = {
-        "networks": len(rows),
-        "exact": len(exact),
-        "not_exact": [row for row in rows if row not in exact],
-        "rows": rows,
-        "versions": {
-            "python": platform.python_version(),
-            **versions("torch", "torchvision", "timm", "safetensors", "secateur"),
-        },
-    }
-    write_whole(RECORD, json.dumps(content, indent=1) + "\n")
-    print(f"{len(exact)} of {len(rows)} networks came back bit by bit")
-    for row in content["not_exact"]:
+def gather(rows: Rows) -> None:
+    """Write and print the record: the last row of every network."""
+    last = {row["network"]: row for row in rows.read()}
+    found = [last[name] for name in NAMES if name in last]
+    exact = [row for row in found if row.get("same_tensors") and row["same_outputs"] and row["same_plan"]]
+    others = [row for row in found if row not in exact]
+    content = {"networks": len(found), "exact": len(exact), "not_exact": others, "rows": found}
+    write_record("round_trip", content, commits={row["commit"] for row in found})
+    print(f"{len(exact)} of {len(found)} networks came back bit for bit")
+    for row in others:
         print(row)
 
 

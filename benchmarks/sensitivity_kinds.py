@@ -1,112 +1,117 @@
-"""Which kind of sensitivity chooses best, and which shares the budget best: max (the paper's), mean, rms or a quantile.
+"""Which kind of sensitivity chooses channels best, and which allocates the budget best: max, mean, rms or a quantile.
 
-python benchmarks/sensitivity_kinds.py --data DIR                 # writes results/sensitivity_kinds.json
-python benchmarks/sensitivity_kinds.py --table
+    python benchmarks/sensitivity_kinds.py --data DIR                 # writes results/sensitivity_kinds.json
+    python benchmarks/sensitivity_kinds.py --table                    # prints it
 
-ResNet20 on CIFAR-10, half and 70 % of the MACs, on images of the training set; judged by 2,000 others of it, never by
-the test set. (The checkpoint was trained on all of them, so its own accuracy there is near 100 %; only the order of the
-rows is meant.) `both` uses the kind for the choice and for the sizes, `choice` with uniform sizes, `sizes` with the
-choice by filter norms; `pfp~rms@pfp~max` chooses by one kind and takes the sizes of another. Each as cut, and once more
-repaired. What the record has is not run again.
+ResNet20 on CIFAR-10 at 70 % and half of its MACs, with training images as calibration samples; evaluated on 2,000 other
+training images, never on the test set. (The checkpoint was trained on all of them, so its own accuracy there is near
+100 %; only the order of the rows counts.) A kind is used for the choice of channels and for the sizes, for the choice
+with uniform sizes, or for the sizes with a choice by filter norms; `pfp~rms@pfp~max` chooses by one kind and takes the
+sizes of another. Each network is evaluated as cut, and once more repaired.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from checkpoints import NETWORKS
-from environment import RESULTS, prepare, versions, write_whole
-from quality import accuracy
+from checkpoints import scale, trained
+from environment import (
+    Rows,
+    add_data_option,
+    add_keep_option,
+    options,
+    prepare,
+    print_table,
+    read_record,
+    write_record,
+)
+from quality import accuracy, prune_as
 
-RECORD = RESULTS / "sensitivity_kinds.json"
-NETWORK, POINTS, JUDGED = "zoo:resnet20", 512, 2000
+NETWORK, SAMPLES, EVALUATED_ON = "zoo:resnet20", 512, 2000
 KINDS = ("max", "mean", "rms", "q0.9")
-WAYS = {"both": "pfp~{}@pfp", "choice": "pfp~{}@uniform", "sizes": "ft~{}@pfp"}
+WAYS = ("pfp~{}@pfp", "pfp~{}@uniform", "ft~{}@pfp")  # for both, for the choice, for the sizes
 MIXED = ("pfp~mean@pfp~max", "pfp~rms@pfp~max", "pfp~mean@pfp~q0.9", "pfp~rms@pfp~q0.9")
-LABELS = (*(way.format(kind) for kind in KINDS for way in WAYS.values()), *MIXED, "ft", "ft@residual", "residual")
+LABELS = (*(way.format(kind) for kind in KINDS for way in WAYS), *MIXED, "ft", "ft@residual", "residual")
 BUDGETS = (0.7, 0.5)
+Cell = tuple[int, str, float, bool]  # repeat, method, budget, repair
 
 
-def study(root: Path, draw: int, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every kind in every way, for one draw of the calibration points, but for what is known."""
-    from secateur.budget import parse
+def cell(row: dict[str, Any]) -> Cell:
+    """Return what identifies a row."""
+    return row["repeat"], row["method"], row["budget"], row["repair"]
+
+
+def study(root: Path, repeat: int, done: Collection[Cell]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one repeat that are not done: every kind in every way."""
+    import secateur as sc
     from secateur.data import dataset
-    from secateur.entries import Entry
-    from secateur.models import build
-    from secateur.planning import Job, judges
-    from secateur.prune import carry_out
+    from secateur.pruning.job import Job
 
-    file, _, scale = NETWORKS[NETWORK]
-    model = build(NETWORK, root / "weights" / file)
-    train = dataset("cifar10", "train", root, download=False).scaled(*scale)
-    judged = dataset("cifar10", "validation", root, download=False).scaled(*scale)
-    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(draw))[:POINTS]
-    batches = [(judged.inputs(part), judged.targets[part]) for part in torch.arange(JUDGED).split(250)]
-    job = Job.of(model, [train.inputs(part) for part in chosen.split(64)], {"macs": "50%"}, points=None, seed=draw)
-    seen = job.evidence()
-    rows = []
+    train, others = (
+        dataset("cifar10", part, root, download=False).scaled(*scale(NETWORK)) for part in ("train", "validation")
+    )
+    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(repeat))[:SAMPLES]
+    batches = [(others.inputs(part), others.targets[part]) for part in torch.arange(EVALUATED_ON).split(250)]
+    data = [train.inputs(part) for part in chosen.split(64)]
+    settings = sc.PruneSettings(samples=None, seed=repeat, delta=1e-16)
+    job = Job.of(trained(NETWORK, root), data, {"macs": "50%"}, settings)
+    evidence = job.evidence()
     for label in LABELS:
-        entry, _, sizes = label.partition("@pfp~")
-        ways = Entry.parse(entry).judges(seed=draw, delta=1e-16)
-        if sizes:
-            ways = judges(ways[0], allocation="pfp", sensitivity=sizes, seed=draw, delta=1e-16)
+        method, _, sizes = label.partition("@pfp~")
         for budget in BUDGETS:
             for repair in (False, True):
-                row = {"draw": draw, "method": label, "budget": budget, "repair": repair}
-                if any(row.items() <= one.items() for one in known):
+                if (repeat, label, budget, repair) in done:
                     continue
-                asked = replace(
-                    job, method=ways[0], allocation=ways[1], repair=repair, budget=parse({"macs": f"{budget:.0%}"})
-                )
-                found = carry_out(asked, asked.draft(seen))
-                rows.append(row | {"accuracy": accuracy(found.model, batches)})
-                print(rows[-1], flush=True)
-    return rows
+                macs = {"macs": f"{budget:.0%}"}
+                res = prune_as(job, evidence, method, macs, seed=repeat, sizes=sizes, repair=repair)
+                found = {"repeat": repeat, "method": label, "budget": budget, "repair": repair}
+                yield found | {"accuracy": accuracy(res.model, batches)}
 
 
 def show(record: dict[str, Any]) -> None:
-    """Print the mean accuracy of every row."""
-    rows = record["rows"]
-    table = Table(title=f"{record['network']}: percent right on {record['judged']} images, mean over draws")
+    """Print the mean accuracy of every method."""
     columns = [(budget, repair) for budget in BUDGETS for repair in (False, True)]
-    table.add_column("method")
-    for budget, repair in columns:
-        table.add_column(f"{budget:.0%}{' repaired' if repair else ''}", justify="right")
+    lines = []
     for method in LABELS:
-        cells = []
-        for budget, repair in columns:
-            one = [r["accuracy"] for r in rows if (r["method"], r["budget"], r["repair"]) == (method, budget, repair)]
-            cells.append(f"{sum(one) / len(one):.1f}" if one else "-")
-        table.add_row(method, *cells)
-    Console().print(table)
+        found = [
+            [row["accuracy"] for row in record["rows"] if cell(row)[1:] == (method, *column)] for column in columns
+        ]
+        lines.append([method, *(f"{mean(one):.1f}" if one else "-" for one in found)])
+    headings = [f"{budget:.0%}{' repaired' if repair else ''}" for budget, repair in columns]
+    title = f"{record['network']}: percent correct on {record['evaluated_on']} images, mean over repeats"
+    print_table(("method", *headings), lines, title=title)
 
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--draws", default="0")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--table", action="store_true")
+    parser = options(__doc__, threads=2)
+    add_data_option(parser, "cifar-10-batches-py and weights", required=False)
+    parser.add_argument("--repeats", default="0,1,2", help="seeds of the calibration samples (default: %(default)s)")
+    parser.add_argument("--table", action="store_true", help="only print the record")
+    add_keep_option(parser)
     args = parser.parse_args()
     if not args.table:
         if args.data is None:
             parser.error("--data DIR is needed")
         prepare(args.threads)
-        rows = json.loads(RECORD.read_text())["rows"] if RECORD.is_file() else []
-        head = {"network": NETWORK, "points": POINTS, "judged": JUDGED, "versions": versions("secateur", "torch")}
-        for draw in map(int, args.draws.split(",")):
-            rows += study(args.data, draw, rows)
-            write_whole(RECORD, json.dumps({**head, "rows": rows}, indent=1) + "\n")
-    show(json.loads(RECORD.read_text()))
+        settings = {"network": NETWORK, "samples": SAMPLES, "evaluated_on": EVALUATED_ON}
+        rows = Rows("sensitivity_kinds", settings)
+        done = set(map(cell, rows.read(args.keep)))
+        for repeat in map(int, args.repeats.split(",")):
+            for row in study(args.data, repeat, done):
+                print(rows.add(row), flush=True)
+        last = {cell(row): row for row in rows.read()}
+        write_record(
+            "sensitivity_kinds",
+            {**settings, "rows": list(last.values())},
+            commits={row["commit"] for row in last.values()},
+        )
+    show(read_record("sensitivity_kinds"))
 
 
 if __name__ == "__main__":

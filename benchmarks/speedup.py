@@ -1,36 +1,32 @@
-"""How much time a cut saves, beside the MACs it saves; and how near a budget in milliseconds comes to what it asks.
+"""How much time a cut saves compared with the MACs it saves, and how closely a latency budget is met.
 
-python benchmarks/speedup.py                       # writes results/speedup.json; on a quiet machine about ten minutes
-python benchmarks/speedup.py --smoke               # small inputs, prints only
+    python benchmarks/speedup.py             # writes results/speedup.json; on a quiet machine about ten minutes
+    python benchmarks/speedup.py --smoke     # small inputs: prints only
 
-ResNet50 and MobileNetV2 with fresh weights, one image of 224 x 224. Every group keeps the same part of its channels, as
-they are and in multiples of 8, so that 70, 50 and 30 % of the MACs remain; the cut network then runs in turn with the
-whole one. This says nothing of accuracy. For the second part `sc.prune` is asked for 70 % of the time.
+ResNet50 and MobileNetV2 with random weights, one image of 224 x 224. Every group keeps the same part of its channels,
+any number of them or a multiple of 8, so that 70, 50 and 30 % of the MACs remain; then the cut and the original network
+are timed, interleaved. Accuracy is not measured. For the second part `sc.prune` is asked for 70 % of the time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from typing import Any
 
 import torch
 from torch import nn
 
-from environment import RESULTS, prepare, versions, write_whole
+from environment import options, prepare, write_record
 
 NETWORKS = ("resnet50", "mobilenet_v2")
 REMAIN = (0.7, 0.5, 0.3)
 ASKED = 0.7
-RECORD = RESULTS / "speedup.json"
 
 
 def main() -> None:
-    """Measure both parts for both networks and print them as they come."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=100)
+    """Measure both parts for both networks and print each result."""
+    parser = options(__doc__, threads=1)
+    parser.add_argument("--runs", type=int, default=100, help="of each network (default: %(default)s)")
     parser.add_argument("--smoke", action="store_true", help="64 x 64, few runs, no record")
     args = parser.parse_args()
     prepare(args.threads)
@@ -41,29 +37,28 @@ def main() -> None:
     by_time = [prune_to_time(name, example, runs) for name in NETWORKS]
     record = {
         "what": "time of networks cut to a part of their MACs, and of networks pruned to a part of their time; "
-        f"one image of {size} x {size}, fresh weights, {runs} runs of each in turn",
+        f"one image of {size} x {size}, random weights, {runs} interleaved runs of each",
         "threads": args.threads,
         "load": {"before": before[0], "after": os.getloadavg()[0], "cores": os.cpu_count()},
         "by_macs": by_macs,
         "by_time": by_time,
-        "versions": versions("secateur", "torch", "torchvision"),
     }
     if not args.smoke:
-        write_whole(RECORD, json.dumps(record, indent=1) + "\n")
+        write_record("speedup", record)
 
 
 def cut_to_macs(name: str, example: torch.Tensor, runs: int) -> list[dict[str, Any]]:
-    """Cut every group alike until so many MACs remain, and time the result beside the whole network."""
+    """Cut all groups by the same part until the wanted MACs remain, and time the results against the original."""
     import secateur as sc
 
-    model = fresh(name)
-    graph, whole = sc.trace(model, example), sc.cost(model, example).macs
+    model = random_weights(name)
+    graph, original = sc.trace(model, example), sc.cost(model, example).macs
     rows = []
     for multiple in (1, 8):
         for remain in REMAIN:
-            small = largest(model, graph, example, remain * whole, multiple)
+            small = largest(model, graph, example, remain * original, multiple)
             found = sc.bench(model, small, example, runs=runs)
-            macs = sc.cost(small, example).macs / whole
+            macs = sc.cost(small, example).macs / original
             rows.append(
                 {
                     "network": name,
@@ -78,10 +73,10 @@ def cut_to_macs(name: str, example: torch.Tensor, runs: int) -> list[dict[str, A
 
 
 def largest(model: nn.Module, graph: Any, example: torch.Tensor, limit: float, multiple: int) -> nn.Module:
-    """The network with at most so many MACs whose groups all keep about the same part; found by bisection."""
+    """Return the largest network within `limit` MACs whose groups all keep about the same part, by bisection."""
     import secateur as sc
 
-    def made(kept: float) -> nn.Module:
+    def cut_to(kept: float) -> nn.Module:
         units = {
             group.name: range(min(group.size, max(multiple, round(group.size * kept / multiple) * multiple)))
             for group in graph.prunable
@@ -89,10 +84,10 @@ def largest(model: nn.Module, graph: Any, example: torch.Tensor, limit: float, m
         return sc.cut(model, sc.Plan.keeping(graph, units))
 
     low, high = 0.0, 1.0
-    best = made(low)
+    best = cut_to(low)
     for _ in range(10):
         middle = (low + high) / 2
-        small = made(middle)
+        small = cut_to(middle)
         if sc.cost(small, example).macs <= limit:
             low, best = middle, small
         else:
@@ -101,12 +96,12 @@ def largest(model: nn.Module, graph: Any, example: torch.Tensor, limit: float, m
 
 
 def prune_to_time(name: str, example: torch.Tensor, runs: int) -> dict[str, Any]:
-    """Ask for a part of the time, then time what came of it in turn with the whole network."""
+    """Prune to a part of the time, then time the result against the original, interleaved."""
     import secateur as sc
 
-    model = fresh(name)
+    model = random_weights(name)
     images = torch.randn(8, *example.shape[1:], generator=torch.Generator().manual_seed(1))
-    whole = sc.latency(model, example, runs=runs)
+    alone = sc.latency(model, example, runs=runs)
     res = sc.prune(model, images, {"latency_ms": f"{100 * ASKED:g}%"}, example=example)
     found = sc.bench(model, res.model, example, runs=runs)
     left = 1 / found.speedup
@@ -117,7 +112,7 @@ def prune_to_time(name: str, example: torch.Tensor, runs: int) -> dict[str, Any]
         "time_left_interval": [round(1 / found.high, 4), round(1 / found.low, 4)],
         "off_by": round(left / ASKED - 1, 4),
         "macs_left": round(res.after.macs / res.before.macs, 4),
-        "alone_ms": round(whole.median_ms, 3),
+        "alone_ms": round(alone.median_ms, 3),
         **timed(found),
     }
     print(f"{name}: {ASKED:.0%} of the time asked for, {left:.1%} left ({row['off_by']:+.1%} off)", flush=True)
@@ -125,9 +120,9 @@ def prune_to_time(name: str, example: torch.Tensor, runs: int) -> dict[str, Any]
 
 
 def timed(found: Any) -> dict[str, Any]:
-    """Both times, and how they compare."""
+    """Return both times and the speedup."""
     return {
-        "whole_ms": round(found.first.median_ms, 3),
+        "original_ms": round(found.first.median_ms, 3),
         "cut_ms": round(found.second.median_ms, 3),
         "cut_quartiles_ms": [round(found.second.q25_ms, 3), round(found.second.q75_ms, 3)],
         "speedup": round(found.speedup, 3),
@@ -136,8 +131,8 @@ def timed(found: Any) -> dict[str, Any]:
     }
 
 
-def fresh(name: str) -> nn.Module:
-    """The network with random weights."""
+def random_weights(name: str) -> nn.Module:
+    """Return a network of torchvision with random weights."""
     import torchvision.models
 
     torch.manual_seed(0)

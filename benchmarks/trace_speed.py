@@ -1,4 +1,4 @@
-"""How long trace and cut take, and how much memory, beside one forward pass of the same network in the same process.
+"""Time and memory of trace and cut, beside one forward pass of the same network in the same process.
 
 python benchmarks/trace_speed.py        # ResNet50 and DenseNet121 at 224; writes results/trace_speed.json
 """
@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from environment import RESULTS, peak_mb, prepare, versions, write_whole
+from environment import in_fresh_process, options, peak_mb, prepare, print_table, write_record
 
 NETWORKS = {"resnet50": 10.0, "densenet121": 30.0}  # seconds allowed for trace + cut
 MEMORY_MB = 2048.0
-RECORD = RESULTS / "trace_speed.json"
 
 
 def measure(name: str, threads: int) -> dict[str, Any]:
-    """Trace and cut one network at 224 in this fresh process, then time its forward pass."""
+    """Trace and cut one network at 224 in this process, then time its forward pass."""
     prepare(threads)
     import torchvision.models
 
@@ -66,38 +60,23 @@ def _seconds(model: torch.nn.Module, example: torch.Tensor) -> float:
 
 def main() -> None:
     """Measure each network in a process of its own and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser = options(__doc__, threads=torch.get_num_threads())
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one, args.threads)))
         return
-    command = [sys.executable, __file__, "--threads", str(args.threads), "--one"]
-    rows = []
-    for name in NETWORKS:
-        done = subprocess.run([*command, name], stdout=subprocess.PIPE, text=True, check=True)
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
-    content = {
-        "versions": {"python": platform.python_version(), **versions("torch", "torchvision", "secateur")},
-        "networks": rows,
-    }
-    write_whole(RECORD, json.dumps(content, indent=1) + "\n")
-    table = Table("network", "trace", "cut", "one forward pass", "ratio", "memory over the model", "allowed")
+    rows = [in_fresh_process(__file__, "--threads", str(args.threads), "--one", name) for name in NETWORKS]
+    write_record("trace_speed", {"networks": rows})
+    lines = []
     for row in rows:
-        within = (
-            row["trace_seconds"] + row["cut_seconds"] <= row["limit_seconds"] and row["extra_mb"] <= row["limit_mb"]
-        )
-        table.add_row(
-            row["network"],
-            f"{row['trace_seconds']:.2f} s",
-            f"{row['cut_seconds']:.2f} s",
-            f"{row['forward_seconds']:.3f} s",
-            f"{row['ratio_to_forward']:.0f}x",
-            f"{row['extra_mb']} MB",
-            f"{row['limit_seconds']:.0f} s, {row['limit_mb']:.0f} MB: {'yes' if within else 'NO'}",
-        )
-    Console().print(table)
+        seconds = row["trace_seconds"] + row["cut_seconds"]
+        within = seconds <= row["limit_seconds"] and row["extra_mb"] <= row["limit_mb"]
+        allowed = f"{row['limit_seconds']:.0f} s, {row['limit_mb']:.0f} MB: {'yes' if within else 'NO'}"
+        times = [f"{row[key]:.3f} s" for key in ("trace_seconds", "cut_seconds", "forward_seconds")]
+        lines.append((row["network"], *times, f"{row['ratio_to_forward']:.0f}x", f"{row['extra_mb']} MB", allowed))
+    headings = ("network", "trace", "cut", "one forward pass", "ratio", "memory above the model", "within the limits")
+    print_table(headings, lines)
 
 
 if __name__ == "__main__":

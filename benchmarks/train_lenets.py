@@ -1,17 +1,14 @@
 """Train the LeNets on MNIST with the settings of the Provable Filter Pruning paper.
 
-python benchmarks/train_lenets.py --data DIR --out DIR                          # LeNet-5, seed 0
-python benchmarks/train_lenets.py --data DIR --out DIR --network lenet300100 --seed 1
+    python benchmarks/train_lenets.py --data DIR --out DIR                          # both networks, seed 0
+    python benchmarks/train_lenets.py --data DIR --out DIR --network lenet300100 --seed 1
 
-Images are scaled to [0, 1] and not normalised further. The network of the last epoch is the one that is kept, and it
-meets the test set once. Writes NETWORK-seedK.safetensors, and a row of results/train_lenets.json.
+Images are scaled to [0, 1] and not normalised further. The network of the last epoch is kept, and evaluated once on the
+test set. Writes NETWORK-seedK.safetensors, and a row of results/train_lenets.json.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -21,19 +18,17 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import mnist
-from environment import RESULTS, versions, write_whole
-from secateur.embedded import as_images
+from environment import Rows, add_data_option, options, write_atomic, write_record
+from secateur.data import dataset
 from secateur.zoo import NETWORKS
 
 EPOCHS, BATCH = 40, 64
 SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 DECAY, DECAY_AT = 0.1, {"lenet5": (25, 35), "lenet300100": (30,)}  # epochs of 40
-RECORD = RESULTS / "train_lenets.json"
 
 
 def train(name: str, root: Path, epochs: int, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Train one network; give it with its row of the record."""
+    """Train one network; return it with its row of the record."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model = NETWORKS[name]().to(memory_format=torch.channels_last)  # nearly twice as fast
@@ -70,43 +65,50 @@ def train(name: str, root: Path, epochs: int, seed: int) -> tuple[nn.Module, dic
         "decay": DECAY,
         "decay_at": decay_at,
         "seconds": round(seconds, 1),
-        "versions": {"python": platform.python_version(), **versions("torch", "secateur")},
     }
 
 
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Give the mean loss and the share of wrong answers."""
+    """Return the mean loss and the share of wrong answers."""
     with torch.no_grad():
         scores = torch.cat([model(batch) for batch in images.split(1000)])
     return cross_entropy(scores, labels).item(), (scores.argmax(1) != labels).float().mean().item()
 
 
-def _part(root: Path, part: mnist.Part, seed: int) -> tuple[Tensor, Tensor]:
-    pixels, labels = mnist.load(root, part, seed)
-    return as_images(pixels), labels.long()
+def _part(root: Path, part: str, seed: int) -> tuple[Tensor, Tensor]:
+    data = dataset("mnist", part, root, seed=seed, download=False).scaled((0.0,), (1.0,))
+    return data.inputs(torch.arange(len(data))), data.targets
 
 
-def _add_to_record(row: dict[str, Any]) -> None:
-    rows = json.loads(RECORD.read_text())["networks"] if RECORD.exists() else []
-    merged = {(each["network"], each["seed"]): each for each in [*rows, row]}
-    content = {"input": "0 to 1", "epochs_in_the_paper": EPOCHS, "networks": [merged[key] for key in sorted(merged)]}
-    write_whole(RECORD, json.dumps(content, indent=1) + "\n")
+def gather(rows: Rows) -> None:
+    """Write the record: the last row of every network and seed."""
+    last = {(row["network"], row["seed"]): row for row in rows.read()}
+    networks = [last[key] for key in sorted(last)]
+    head = {"input": "0 to 1", "epochs_in_the_paper": EPOCHS}
+    write_record("train_lenets", {**head, "networks": networks}, commits={row["commit"] for row in networks})
 
 
 def main() -> None:
-    """Train one network, write its weights and its row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    mnist.add_data_option(parser)
+    """Train the networks; write their weights and rows."""
+    parser = options(__doc__)
+    add_data_option(parser, "MNIST/raw")
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights")
-    parser.add_argument("--network", choices=sorted(DECAY_AT), default="lenet5")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--network", choices=sorted(DECAY_AT), help="only this one")
+    parser.add_argument(
+        "--epochs", type=int, default=EPOCHS, help="another number is not recorded (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of weights, split and batches (default: %(default)s)")
     args = parser.parse_args()
-    model, row = train(args.network, args.data, args.epochs, args.seed)
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_whole(args.out / f"{args.network}-seed{args.seed}.safetensors", save(state))
-    _add_to_record(row)
-    print(f"test error {row['test_error']:.2%}")
+    rows = Rows("train_lenets")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in [args.network] if args.network else sorted(DECAY_AT):
+        model, row = train(name, args.data, args.epochs, args.seed)
+        state = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+        write_atomic(args.out / f"{name}-seed{args.seed}.safetensors", save(state))
+        if args.epochs == EPOCHS:
+            rows.add(row)
+            gather(rows)
+        print(f"{name}: test error {row['test_error']:.2%}")
 
 
 if __name__ == "__main__":

@@ -1,40 +1,34 @@
-"""What `train` costs over a bare loop of forward, backward and step on the same batches, in the same process.
+"""Time of `train`, relative to a bare loop of forward, backward and step on the same batches in the same process.
 
-python benchmarks/train_speed.py                     # writes results/train_speed.json
-python benchmarks/train_speed.py --batches 5         # a trial, not recorded
+    python benchmarks/train_speed.py                     # writes results/train_speed.json
+    python benchmarks/train_speed.py --batches 5         # fewer: prints only
 
-The batches are random tensors of real sizes, in memory. Both loops take turns, and the best of each counts; the bare
-one has its images and weights in the order in memory that `train` chooses.
+The batches are random tensors of real sizes, in memory. Both loops are interleaved, and the best time of each counts;
+the bare loop has its images and weights in the memory layout that `train` chooses.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from environment import RESULTS, prepare, progress_bar, versions, write_whole
-from secateur.train import Training, train
+from environment import options, prepare, print_rows, progress_bar, write_record
+from secateur.training.loop import Training, train
 from secateur.zoo import NETWORKS
 
 CASES = {"lenet5": 64, "resnet20": 128}  # batch sizes of the paper
-BATCHES, TURNS, LIMIT = 100, 3, 1.15
+BATCHES, REPEATS, LIMIT = 100, 3, 1.15
 SGD = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
-RECORD = RESULTS / "train_speed.json"
 
 Pairs = list[tuple[Tensor, Tensor]]
 
 
 def bare(model: nn.Module, batches: Pairs) -> float:
-    """Time the plainest loop there is."""
+    """Return the time of a bare training loop."""
     model.to(memory_format=torch.channels_last).train()
     batches = [(x.contiguous(memory_format=torch.channels_last), y) for x, y in batches]
     optimizer = torch.optim.SGD(model.parameters(), **SGD)
@@ -48,21 +42,21 @@ def bare(model: nn.Module, batches: Pairs) -> float:
 
 
 def ours(model: nn.Module, batches: Pairs) -> float:
-    """Time an epoch of `train`, with all it does before and after."""
+    """Return the time of an epoch of `train`, with everything before and after it."""
     started = time.perf_counter()
     train(model, batches, Training(epochs=1, **SGD))
     return time.perf_counter() - started
 
 
 def measure(name: str, count: int, threads: int) -> dict[str, Any]:
-    """Let both loops take turns on fresh networks."""
+    """Time both loops, interleaved, on new networks."""
     torch.manual_seed(0)
     shape = NETWORKS[name]().input_shape
     size = CASES[name]
     batches = [(torch.randn(size, *shape), torch.randint(0, 10, (size,))) for _ in range(count)]
     bare(NETWORKS[name](), batches[:2]), ours(NETWORKS[name](), batches[:2])
     seconds: dict[str, list[float]] = {"bare": [], "train": []}
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         seconds["bare"].append(bare(NETWORKS[name](), batches))
         seconds["train"].append(ours(NETWORKS[name](), batches))
     best = {which: min(times) for which, times in seconds.items()}
@@ -81,9 +75,8 @@ def measure(name: str, count: int, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure each network and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=BATCHES)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__, threads=1)
+    parser.add_argument("--batches", type=int, default=BATCHES, help="fewer print only (default: %(default)s)")
     args = parser.parse_args()
     prepare(args.threads)
     with progress_bar() as bar:
@@ -92,18 +85,11 @@ def main() -> None:
         record = {
             "what": "time of train for one epoch over the time of a bare loop on the same batches in memory",
             "limit": LIMIT,
-            "machine": platform.machine(),
-            "versions": versions("secateur", "torch"),
             "rows": rows,
         }
-        write_whole(RECORD, json.dumps(record, indent=1) + "\n")
-    table = Table(title="train beside a bare loop")
-    for heading in ("network", "images", "bare s", "train s", "ratio", "images/s"):
-        table.add_column(heading, justify="left" if heading == "network" else "right")
-    for row in rows:
-        cells = (row["batch"] * row["batches"], row["bare_seconds"], row["train_seconds"], row["ratio"])
-        table.add_row(row["network"], *map(str, cells), str(row["images_per_second"]))
-    Console().print(table)
+        write_record("train_speed", record)
+    columns = {"network": "network", "batch": "batch", "bare s": "bare_seconds", "train s": "train_seconds"}
+    print_rows(columns | {"ratio": "ratio", "images/s": "images_per_second"}, rows, title="train and a bare loop")
 
 
 if __name__ == "__main__":

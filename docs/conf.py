@@ -1,6 +1,7 @@
-"""The site, made by `make docs`: the pages as they are, with navigation and references that are made when it is built.
+"""Settings of the documentation site that `make docs` builds.
 
-Nothing that is generated lies beside the pages, so they read as well in any viewer of Markdown.
+The pages are plain Markdown. The navigation bar, the Python reference and the command line reference are generated
+during the build, so the pages also read well in any Markdown viewer.
 """
 
 from __future__ import annotations
@@ -9,49 +10,53 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from docutils import nodes
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
+from sphinx.writers.html5 import HTML5Translator
 from typer.testing import CliRunner
 
 import secateur
+from secateur._version import __version__
 from secateur.cli import COMMANDS, app
 
 project = "secateur"
 copyright = author = "The secateur authors"
-version = release = secateur.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+version = release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"secateur {version}"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_copy_source = False
-highlight_language = "none"  # tables and printed outputs; code says what it is
+highlight_language = "none"  # tables and printed output; blocks of code name their language
 myst_heading_anchors = 3
 add_module_names = False
-autodoc_typehints_format = "short"
+default_role = "py:obj"  # `name` in a docstring is code, and a link where it names something on the page
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # the attributes of a class as one list
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
 maximum_signature_line_length = 100
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 
 NAVIGATION = {
-    "Guides": ["start", "prune", "compare", "inspect", "export", "bench", "experiments", "torch-pruning"],
-    "Concepts": ["concepts", "method", "repair", "guarantee", "certificates", "trace", "plan"],
-    "Reference": ["reference", "commands", "methods", "files", "coverage", "quality"],
+    "Start here": ["start", "tutorial-cifar", "concepts"],
+    "Guides": ["prune", "inspect", "compare", "certificates", "export", "bench", "experiments", "torch-pruning"],
+    "Reference": ["reference", "commands", "methods", "plan", "files", "glossary"],
+    "Background": ["architecture", "trace", "repair", "method", "guarantee", "results", "quality", "coverage"],
 }
-KINDS = {
-    "Functions": ("autofunction", inspect.isfunction),
-    "Classes": ("autoclass", inspect.isclass),
-    "Modules": ("automodule", inspect.ismodule),
-}
-BACKTICKS = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-PARAMETER = re.compile(r"^([a-zC]\w*(?:, \w+)*): ", re.MULTILINE)
-# What a browser would fetch by itself: scripts, styles, fonts, pictures. A link that is only followed is not.
+MODULES = ("methods", "data", "zoo")  # public modules beside those in `secateur.__all__`
+# Addresses that a browser fetches by itself: scripts, styles, fonts, images. Plain links are not among them.
 FETCHED = re.compile(r"""<(?:script|img|iframe)\b[^>]*\bsrc="?(?:https?:)?//|<link\b[^>]*\bhref="?(?:https?:)?//""")
 FETCHED_BY_STYLE = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//""")
 
 
 def navigation() -> Iterator[str]:
-    """The pages, for the bar at the side."""
+    """Yield the tables of contents that make up the navigation bar."""
     for caption, pages in NAVIGATION.items():
         yield f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n"
         yield from pages
@@ -59,20 +64,25 @@ def navigation() -> Iterator[str]:
 
 
 def reference() -> Iterator[str]:
-    """Every public name, from its docstring."""
-    left = {name: getattr(secateur, name) for name in secateur.__all__}
-    for kind, (directive, belongs) in KINDS.items():
-        yield f"\n## {kind}\n"
-        for name in [name for name, value in left.items() if belongs(value)]:
-            members = "" if kind == "Functions" else "\n   :members:"
-            yield f"```{{eval-rst}}\n.. {directive}:: secateur.{name}{members}\n```"
-            del left[name]
-    if left:
-        raise SphinxError(f"public, but neither function nor class nor module: {', '.join(left)}")
+    """Yield the documentation of every public name, taken from its docstring."""
+    public = {name: getattr(secateur, name) for name in secateur.__all__ if name != "__version__"}
+    functions = [name for name, value in public.items() if inspect.isfunction(value)]
+    classes = [name for name, value in public.items() if inspect.isclass(value)]
+    modules = [name for name, value in public.items() if inspect.ismodule(value)]
+    if others := public.keys() - {*functions, *classes, *modules}:
+        raise SphinxError(f"public names that are neither functions, classes nor modules: {', '.join(sorted(others))}")
+    yield "\n## Functions\n"
+    yield from (f"```{{eval-rst}}\n.. autofunction:: secateur.{name}\n```" for name in functions)
+    yield "\n## Classes\n"
+    yield from (f"```{{eval-rst}}\n.. autoclass:: secateur.{name}\n   :members:\n```" for name in classes)
+    for name in [*modules, *MODULES]:
+        path = getattr(secateur, name).__name__  # of schedule: secateur.experiments.schedule
+        options = f":members:\n   :exclude-members: {','.join(public)}"  # these are above
+        yield f"\n## secateur.{name}\n\n```{{eval-rst}}\n.. automodule:: {path}\n   {options}\n```"
 
 
 def commands() -> Iterator[str]:
-    """What every command says under --help, 80 columns wide."""
+    """Yield the `--help` text of every command, 80 columns wide."""
     runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
     for name in [None, *(command.__name__ for command in COMMANDS)]:
         words = [*([name] if name else []), "--help"]
@@ -87,37 +97,33 @@ GENERATED = {"index": navigation, "reference": reference, "commands": commands}
 
 
 def add_generated(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put what is generated at the end of its page."""
+    """Append the generated text to its page."""
     if page in GENERATED:
         source[0] += "\n".join(["", *GENERATED[page](), ""])
 
 
-def as_restructured(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Turn backticks into code, or a link to a public name, and `name: meaning` lines into a list."""
-    paragraphs = "\n".join(lines).split("\n\n")
-    for i, text in enumerate(paragraphs):
-        if not text.startswith(">>>"):
-            text = BACKTICKS.sub(linked, text)
-            if PARAMETER.match(text):
-                text = PARAMETER.sub(r"- ``\1``: ", text).replace("\n    ", "\n  ")
-            paragraphs[i] = text
-    lines[:] = "\n\n".join(paragraphs).split("\n")
+def skip_deprecated(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Leave old spellings out of the reference."""
+    return True if (inspect.getdoc(obj) or "").startswith("Deprecated") else None
 
 
-def linked(code: re.Match[str]) -> str:
-    public = code[1].partition(".")[0] in secateur.__all__
-    return f":py:obj:`{code[1]} <secateur.{code[1]}>`" if public else f"``{code[1]}``"
-
-
-def without_objects(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None
+def shorten_defaults(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, result: str | None
 ) -> tuple[str | None, str | None]:
-    """A default that is a function has no name worth showing."""
-    return signature and re.sub(r"<function [^>]*>+", "...", signature), result
+    """Replace a default that is a function by dots: its representation says nothing."""
+    return signature and re.sub(r"<(function [^>]*>|factory)>?", "...", signature), result
+
+
+def visit_formula(translator: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers display without scripts."""
+    block = isinstance(node, nodes.math_block)
+    formula = convert(node.astext(), display="block" if block else "inline")
+    translator.body.append(f'<div class="formula">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
 
 
 def check_offline(app: Sphinx, failure: Exception | None) -> None:
-    """The site must work without a network: no page and no style may fetch anything."""
+    """Fail the build if a page or a style sheet fetches anything: the site must work without a network."""
     if failure:
         return
     for file in sorted(Path(app.outdir).rglob("*")):
@@ -129,6 +135,7 @@ def check_offline(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_generated)
-    app.connect("autodoc-process-docstring", as_restructured)
-    app.connect("autodoc-process-signature", without_objects)
+    app.connect("autodoc-skip-member", skip_deprecated)
+    app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("build-finished", check_offline)
+    app.add_html_math_renderer("mathml", (visit_formula, None), (visit_formula, None))

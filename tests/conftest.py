@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 import hypothesis
 import pytest
 import torch
 
-from torchvision_ops import declare_missing_ops
+from secateur.channels.rules import RULES
+from secateur.cli import app
+from secateur.data import DATASETS
+from secateur.errors import SecateurError
+from secateur.methods import METHODS
+from secateur.zoo.libraries import library
 
 torch.set_num_threads(1)
-declare_missing_ops()
+with suppress(SecateurError):  # not installed; where it lacks operators, they are declared
+    library("torchvision")
 
 hypothesis.settings.register_profile("secateur", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("secateur")
@@ -19,3 +28,15 @@ hypothesis.settings.load_profile("secateur")
 def seed() -> None:
     """Give every test the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Take back what a test registers: methods, op rules, data sets, commands."""
+    before = [(registry, dict(registry)) for registry in (METHODS, RULES, DATASETS)]
+    commands = list(app.registered_commands)
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
+    app.registered_commands[:] = commands

@@ -1,4 +1,4 @@
-"""A bar on the standard error stream, or none."""
+"""A progress bar on the standard error stream, or none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from secateur.progress import bar
 
 
 @pytest.mark.parametrize("show", [True, False])
-def test_it_shows_how_far_things_are_and_only_there(
+def test_the_bar_shows_on_stderr_only(
     show: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
@@ -19,7 +19,7 @@ def test_it_shows_how_far_things_are_and_only_there(
     assert out == "" and ("fitting layers" in err and "3/3" in err) == show
 
 
-def test_it_ends_with_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), bar("weighing", 3, True) as advance:
+def test_an_error_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError), bar("fitting layers", 3, True) as advance:
         advance()
         raise ZeroDivisionError

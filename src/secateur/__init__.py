@@ -1,4 +1,4 @@
-"""Cut whole filters out of trained PyTorch networks, and know how far the result can be trusted.
+"""Shrink trained PyTorch networks by removing whole filters, and state how far the result can be trusted.
 
 >>> import secateur as sc
 >>> res = sc.prune(model, images, budget={"params": "40%"})
@@ -6,28 +6,37 @@
 >>> sc.save("small.safetensors", res)
 """
 
-from secateur import schedule
-from secateur.bench import Bench, bench
-from secateur.certificate import Certificate
-from secateur.certify import certify
-from secateur.checkpoint import load, save
-from secateur.compare import Comparison, compare
-from secateur.cost import Cost, Latency, cost, latency
-from secateur.errors import SecateurError
-from secateur.evaluate import Evaluation, evaluate
-from secateur.export import Export, export
-from secateur.graph import ChannelGraph, Group
-from secateur.plan import Plan, random_plan
-from secateur.prune import Pruned, plan, prune
-from secateur.repair import repair
-from secateur.sensitivity import sensitivity
-from secateur.surgery import cut, cut_optimizer, mask, verify
-from secateur.sweep import sweep
-from secateur.ties import Reason, Slot
-from secateur.trace import trace
-from secateur.train import Training, train
+from typing import Any
 
-__version__ = "0.1.0.dev0"
+from secateur._version import __version__
+from secateur.certificates.certificate import Certificate, Statement
+from secateur.certificates.certify import certify
+from secateur.channels.graph import ChannelGraph, Group
+from secateur.channels.ties import Reason
+from secateur.costs.cost import Cost, cost
+from secateur.costs.timing import Bench, Latency, bench, latency
+from secateur.errors import SecateurError, UsageError
+from secateur.experiments import schedule
+from secateur.experiments.sweep import sweep
+from secateur.methods.base import GroupRow
+from secateur.methods.pfp.sensitivity import sensitivity
+from secateur.network.modules import Slot
+from secateur.pruning.compare import compare
+from secateur.pruning.comparison import Comparison
+from secateur.pruning.prune import plan, prune
+from secateur.pruning.result import Pruned
+from secateur.pruning.settings import PruneSettings
+from secateur.refit.repair import LayerRepair, Repair, repair
+from secateur.storage.checkpoint import load, save
+from secateur.storage.export import Export, export
+from secateur.surgery.cut import cut, mask
+from secateur.surgery.optimizer import cut_optimizer
+from secateur.surgery.plan import Plan, random_plan
+from secateur.surgery.verify import verify
+from secateur.tracing.trace import trace
+from secateur.training.evaluation import Evaluation, evaluate
+from secateur.training.loop import train
+from secateur.training.settings import Training
 
 __all__ = [
     "Bench",
@@ -38,13 +47,20 @@ __all__ = [
     "Evaluation",
     "Export",
     "Group",
+    "GroupRow",
     "Latency",
+    "LayerRepair",
     "Plan",
+    "PruneSettings",
     "Pruned",
     "Reason",
+    "Repair",
     "SecateurError",
     "Slot",
+    "Statement",
     "Training",
+    "UsageError",
+    "__version__",
     "bench",
     "certify",
     "compare",
@@ -68,3 +84,13 @@ __all__ = [
     "train",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "bounds":  # moved, and split in two
+        from secateur.certificates import bounds
+        from secateur.deprecation import old_bounds
+        from secateur.methods.pfp import bounds as sampling
+
+        return old_bounds(sampling, bounds)
+    raise AttributeError(f"module 'secateur' has no attribute {name!r}")

@@ -10,13 +10,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def bar(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
-    """Show how far something is that has so many parts; call what it gives after each.
+def bar(description: str, total: int | None, show: bool) -> Iterator[Callable[..., None]]:
+    """Show the progress of a task within a `with` block; call the function it returns after each part.
 
     >>> with bar("fitting layers", 20, show=True) as advance:
     ...     advance()
+
+    Args:
+        total: the number of parts, None if it is not known.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not show) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)
+        task = progress.add_task(description, total=total)
+        yield lambda parts=1: progress.advance(task, parts)

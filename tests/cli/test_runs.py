@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
-from small_runs import write_digits, write_recipe
 from typer.testing import CliRunner
 
 from secateur.cli import app
+from support.small_runs import write_digits, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,11 @@ def test_train_then_sweep_then_report(place: Path) -> None:
     code, again = call(place, "report", out)
     assert code == 0 and "unpruned test error" in again
     code, text = call(place, "report", out, "--json")
-    assert code == 0 and len(json.loads(text)["rows"]) == 2
+    rows = json.loads(text)["rows"]
+    assert code == 0 and len(rows) == 2
+    code, text = call(place, "report", out, "--csv")
+    lines = list(csv.DictReader(text.splitlines()))
+    assert code == 0 and lines == [{key: str(value) for key, value in row.items()} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_train_then_sweep_then_report(place: Path) -> None:
     [
         (["sweep", "lenet-5"], "did you mean lenet5"),
         (["sweep", "lenet5", "--set", "train.epoch=3"], "there is no setting 'epoch'"),
-        (["sweep", "lenet5", "--set", "nonsense"], "is no assignment"),
+        (["sweep", "lenet5", "--set", "nonsense"], "is not an assignment"),
         (["report", "nowhere"], "there is no run in nowhere"),
         (["sweep", "lenet5", "--engine", "cloud"], "--engine"),
     ],

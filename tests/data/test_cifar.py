@@ -1,4 +1,4 @@
-"""CIFAR-10 is read from its pickles, which cannot run code, in a folder or in the archive."""
+"""CIFAR-10 is read from its pickles, in a folder or in the archive, without running code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_archive_of_something_else(tmp_path: Path) -> None:
 
 
 def test_a_batch_as_python_2_wrote_it() -> None:
-    """Protocol 2 with strings of bytes and numpy's old names, put together by hand."""
+    """Protocol 2 with byte strings and the names of numpy 1, written by hand."""
     raw = bytes(range(256)) * 12
     old = (
         b"\x80\x02}q\x00(U\x04dataq\x01cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85U\x01b\x87R"
@@ -81,7 +81,7 @@ def test_a_batch_as_python_2_wrote_it() -> None:
 
 
 class Trap:
-    """Leaves a file behind when it is unpickled without care."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, call: Any, *values: Any) -> None:
         self.call, self.values = call, values
@@ -99,14 +99,14 @@ def test_a_hostile_file_runs_no_code(tmp_path: Path, place: str) -> None:
     pickle.loads(text)
     assert ran.exists()  # the trap works
     ran.unlink()
-    with pytest.raises(SecateurError, match=r"it asks for builtins\.exec"):
+    with pytest.raises(SecateurError, match=r"it uses builtins\.exec"):
         read_batch(io.BytesIO(text), "hostile")
     assert not ran.exists()
 
 
 @pytest.mark.parametrize("call", [getattr, eval, __import__, np.load, np.fromfile, torch.load])
-def test_nothing_but_arrays_is_made(call: Any) -> None:
-    with pytest.raises(SecateurError, match="it asks for"):
+def test_only_arrays_are_unpickled(call: Any) -> None:
+    with pytest.raises(SecateurError, match="it uses"):
         read_batch(io.BytesIO(pickle.dumps(Trap(call, "x", "y"))), "hostile")
 
 
@@ -124,7 +124,7 @@ def test_nothing_but_arrays_is_made(call: Any) -> None:
         ({**batch(0), b"data": b"pixels"}, "AttributeError"),
     ],
 )
-def test_other_contents(content: Any, words: str) -> None:
+def test_invalid_contents_are_refused(content: Any, words: str) -> None:
     with pytest.raises(SecateurError, match=words):
         read_batch(io.BytesIO(pickle.dumps(content)), "batch")
 

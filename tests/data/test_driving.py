@@ -49,21 +49,21 @@ def test_parts_by_time(tmp_path: Path) -> None:
     ("table", "words"),
     [
         ("", "has 0 frames"),
-        ("index,image\n0,0_frame.png\n", "line 2 lacks"),
-        ("index,image,angle\n0,0_frame.png\n", "line 2 lacks"),
-        ("index,image,angle\n0,0_frame.png,left\n", "line 2 lacks"),
+        ("index,image\n0,0_frame.png\n", "line 2 has no valid"),
+        ("index,image,angle\n0,0_frame.png\n", "line 2 has no valid"),
+        ("index,image,angle\n0,0_frame.png,left\n", "line 2 has no valid"),
         ("index,image,angle\n0,0_frame.png,0\n1,1_frame.png,nan\n", "line 3 has the angle nan"),
         ("index,image,angle\n" + "0,lost.png,0\n" * 30, "names lost.png, which is not in images/"),
     ],
 )
-def test_tables_that_are_refused(tmp_path: Path, table: str, words: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, table: str, words: str) -> None:
     (make(tmp_path) / "frames.csv").write_text(table)
     with pytest.raises(SecateurError) as caught:
         dataset("driving", "train", tmp_path)
     assert words in str(caught.value) and caught.value.remedy
 
 
-def test_no_drive(tmp_path: Path) -> None:
+def test_a_missing_drive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SecateurError, match=r"there is no .*frames\.csv"):
         dataset("driving", "train", tmp_path)
 
@@ -72,13 +72,13 @@ def test_a_damaged_frame(tmp_path: Path) -> None:
     frame = make(tmp_path) / "images" / "20_frame.png"
     frame.write_bytes(frame.read_bytes()[:60])
     assert len(dataset("driving", "validation", tmp_path)) == 2
-    with pytest.raises(SecateurError, match=r"20_frame\.png is not a picture that can be read"):
+    with pytest.raises(SecateurError, match=r"20_frame\.png is not a readable image"):
         dataset("driving", "test", tmp_path)
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(SecateurError, match="needs Pillow") as caught:
+    with pytest.raises(SecateurError, match="PIL is not installed") as caught:
         dataset("driving", "test", tmp_path)
     assert caught.value.remedy == "pip install pillow"

@@ -1,4 +1,4 @@
-"""A download goes on where it was cut, is checked, and otherwise says what to do by hand."""
+"""A download resumes where it was cut and is checked; an error says how to do it by hand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SUM = hashlib.md5(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT; closes the connection early, or ignores ranges, as told."""
+    """Serve CONTENT; close the connection early or ignore ranges on request."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.cuts: list[int] = []  # how many bytes the next answers hold, before all are whole
+        self.cuts: list[int] = []  # how many bytes the next answers have; then answers are complete
         self.ranges = True
         self.content = CONTENT
         self.asked: list[str | None] = []
@@ -78,7 +78,7 @@ def refusal(files: list[File], root: Path, download: bool = True) -> str:
     return str(caught.value)
 
 
-def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     for _ in range(2):
         fetch([File("set/raw/x.gz", SUM, (server.url,))], tmp_path)
     assert (tmp_path / "set/raw/x.gz").read_bytes() == CONTENT
@@ -86,14 +86,14 @@ def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "set/raw").iterdir()] == ["x.gz"]
 
 
-def test_a_cut_connection_is_taken_up_again(server: Server, tmp_path: Path) -> None:
+def test_a_cut_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cuts = [100_000, 50_000]
     fetch([File("x", SUM, (server.url,))], tmp_path)
     assert (tmp_path / "x").read_bytes() == CONTENT
     assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
 
 
-def test_a_later_run_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_later_run_resumes(server: Server, tmp_path: Path) -> None:
     server.cuts = [100_000, 0]
     text = refusal([File("x", SUM, (server.url,))], tmp_path)
     assert "the connection was cut" in text
@@ -118,7 +118,7 @@ def test_a_complete_part_is_only_renamed(server: Server, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rest", [b"another file", CONTENT + b"more"])
-def test_a_part_of_something_else_is_thrown_away(server: Server, tmp_path: Path, rest: bytes) -> None:
+def test_a_part_of_another_file_is_discarded(server: Server, tmp_path: Path, rest: bytes) -> None:
     (tmp_path / "x.part").write_bytes(rest)
     fetch([File("x", SUM, (server.url,))], tmp_path)
     assert (tmp_path / "x").read_bytes() == CONTENT
@@ -145,12 +145,12 @@ def test_no_such_file(server: Server, tmp_path: Path) -> None:
 def test_no_network(server: Server, tmp_path: Path) -> None:
     free = server.url.replace(str(server.server_port), "1")
     text = refusal([File("set/x", SUM, (free,)), File("set/y", "0" * 32, (free,))], tmp_path)
-    assert f"{free} could not be fetched" in text
+    assert f"{free} could not be downloaded" in text
     assert f"put these files into {tmp_path} by hand" in text
     assert f"set/x (md5 {SUM}), from {free}" in text and f"set/y (md5 {'0' * 32})" in text
 
 
-def test_nothing_is_fetched_without_leave(tmp_path: Path) -> None:
+def test_nothing_is_downloaded_without_permission(tmp_path: Path) -> None:
     assert "2 data files are missing" in refusal([File(n, SUM, ("http://no.host/",)) for n in "xy"], tmp_path, False)
     (tmp_path / "x").touch()
     assert "1 data file is missing" in refusal([File(n, SUM, ("http://no.host/",)) for n in "xy"], tmp_path, False)

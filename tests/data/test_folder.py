@@ -1,35 +1,33 @@
-"""Pictures in folders of parts and classes, read when they are asked for."""
+"""Images in folders of parts and classes, read when they are indexed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from secateur.data import Batches, dataset
-from secateur.data.pictures import Pictures, read_picture
 from secateur.errors import SecateurError, UsageError
 
 
-def picture(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
+def write_image(path: Path, colour: int, size: tuple[int, int] = (16, 16)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (colour, 0, 255)).save(path)
 
 
 def make(root: Path, *parts: str, count: int = 10) -> str:
     for part in parts:
-        for place, name in enumerate(("cat", "dog")):
+        for label, name in enumerate(("cat", "dog")):
             for number in range(count):
-                picture(root / part / name / f"{number}.png", 100 * place + number)
+                write_image(root / part / name / f"{number}.png", 100 * label + number)
     return f"imagefolder:{root}"
 
 
 def test_train_val_test(tmp_path: Path) -> None:
     name = make(tmp_path, "train", "val", "test")
-    picture(tmp_path / "test" / "ant" / "0.png", 7)
+    write_image(tmp_path / "test" / "ant" / "0.png", 7)
     sizes = {part: len(dataset(name, part)) for part in ("train", "validation", "test", "train+validation")}
     assert sizes == {"train": 20, "validation": 20, "test": 21, "train+validation": 40}
     data = dataset(name, "train", size=16)
@@ -56,51 +54,33 @@ def test_a_folder_in_the_root(tmp_path: Path) -> None:
 
 def test_numbers_instead_of_folders(tmp_path: Path) -> None:
     for number in (0, 3, 17):
-        picture(tmp_path / "test" / f"{number}_abc.png", number)
+        write_image(tmp_path / "test" / f"{number}_abc.png", number)
     data = dataset(f"imagefolder:{tmp_path}", "test", size=16)
     assert data.targets.tolist() == [0, 17, 3] and len(data.classes) == 18
     assert data.images[torch.tensor([1])][0, :, 0, 0].tolist() == [17, 0, 255]
 
 
-def test_pictures_are_read_late_and_only_those_asked_for(tmp_path: Path) -> None:
+def test_only_indexed_images_are_read(tmp_path: Path) -> None:
     name = make(tmp_path, "train", "test")
     data = dataset(name, "test", size=16)
-    (tmp_path / "test/cat/3.png").write_bytes(b"no picture")
+    (tmp_path / "test/cat/3.png").write_bytes(b"no image")
     assert data.images[torch.tensor([12, 2])][:, 0, 0, 0].tolist() == [102, 2]
     assert data.take(torch.tensor([4, 3])).images.shape == (2, 3, 16, 16)
-    with pytest.raises(SecateurError, match=r"3\.png is not a picture"):
+    with pytest.raises(SecateurError, match=r"3\.png is not a readable image"):
         data.images[torch.tensor([3])]
 
 
-def test_other_sizes_are_resized_and_cropped(tmp_path: Path) -> None:
-    pixels = np.zeros((256, 512, 3), np.uint8)
-    pixels[:, 144:368] = 255  # the centre, 224 wide
-    Image.fromarray(pixels).save(tmp_path / "wide.png")
-    assert read_picture(tmp_path / "wide.png", (224, 224)).unique().tolist() == [255]
-    assert read_picture(tmp_path / "wide.png", (230, 230)).unique().numel() > 1
-    Image.new("L", (224, 224), 9).save(tmp_path / "grey.png")
-    assert read_picture(tmp_path / "grey.png", (224, 224)).unique().tolist() == [9]
-    Image.fromarray(np.zeros((224, 224), np.int32)).save(tmp_path / "deep.tiff")
-    with pytest.raises(SecateurError, match="more than 8 bits"):
-        read_picture(tmp_path / "deep.tiff", (224, 224))
-
-
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_unsuitable_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         dataset(f"imagefolder:{tmp_path}/nowhere", "train")
-    with pytest.raises(SecateurError, match="there are no pictures"):
+    with pytest.raises(SecateurError, match="there are no images"):
         dataset(f"imagefolder:{tmp_path}", "train")
     name = make(tmp_path, "train")
-    with pytest.raises(SecateurError, match=r"no pictures in .* for the part 'test'"):
+    with pytest.raises(SecateurError, match=r"no images in .* for the part 'test'"):
         dataset(name, "test")
-    picture(tmp_path / "train" / "7_x.png", 0)
-    with pytest.raises(SecateurError, match="some pictures lie in folders"):
+    write_image(tmp_path / "train" / "7_x.png", 0)
+    with pytest.raises(SecateurError, match="some images are in folders"):
         dataset(name, "train")
-    picture(tmp_path / "train" / "photo.png", 0)
-    with pytest.raises(SecateurError, match="by no folder and no number"):
+    write_image(tmp_path / "train" / "photo.png", 0)
+    with pytest.raises(SecateurError, match="neither by a folder nor by a number"):
         dataset(name, "train")
-
-
-def test_pictures_stand_for_a_tensor() -> None:
-    pictures = Pictures((Path("a"), Path("b")), (8, 9))
-    assert len(pictures) == 2 and pictures.shape == (2, 3, 8, 9)

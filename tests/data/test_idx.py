@@ -1,4 +1,4 @@
-"""MNIST and its like are read from idx files, zipped or not; damaged ones are refused."""
+"""MNIST and Fashion-MNIST are read from idx files, compressed or not; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_mnist(tmp_path: Path, zipped: bool) -> None:
     torch.testing.assert_close(data.inputs(torch.tensor([3])), wanted)
 
 
-def test_fashion_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_fashion_mnist_has_its_own_folder(tmp_path: Path) -> None:
     make(tmp_path, "FashionMNIST/raw")
     assert dataset("fashion-mnist", "test", tmp_path).classes[-1] == "ankle boot"
 
@@ -67,9 +67,9 @@ def test_the_split(tmp_path: Path) -> None:
     [
         (lambda content: content[:-100], "cannot be read"),
         (lambda content: b"", "cannot be read"),
-        (lambda content: gzip.compress(gzip.decompress(content)[:-5]), "has 8619 values, its head says 8624"),
+        (lambda content: gzip.compress(gzip.decompress(content)[:-5]), "has 8619 values, its header says 8624"),
         (lambda content: gzip.compress(gzip.decompress(content)[:6]), "cannot be read"),
-        (lambda content: gzip.compress(b"<html>" * 100), "does not begin as an idx file"),
+        (lambda content: gzip.compress(b"<html>" * 100), "does not begin like an idx file"),
         (lambda content: gzip.compress(packed(torch.zeros(11, 28, dtype=torch.uint8))), "has images (11, 28)"),
         (lambda content: gzip.compress(packed(torch.zeros(12, 28, 28, dtype=torch.uint8))), "labels (11,)"),
     ],
@@ -80,10 +80,10 @@ def test_damaged_files(tmp_path: Path, damage: object, words: str) -> None:
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SecateurError) as caught:
         dataset("mnist", "test", tmp_path)
-    assert words in str(caught.value) and "fetched again" in str(caught.value)
+    assert words in str(caught.value) and "downloaded again" in str(caught.value)
 
 
-def test_labels_beyond_nine(tmp_path: Path) -> None:
+def test_labels_above_nine_are_refused(tmp_path: Path) -> None:
     make(tmp_path)
     labels = torch.full((11,), 10, dtype=torch.uint8)
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(packed(labels)))

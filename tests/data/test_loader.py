@@ -1,4 +1,4 @@
-"""Batches come again exactly, augmentation is what a slow loop does, and shards make up the whole."""
+"""Batches are repeatable, augmentation equals a slow loop, and shards together are the batches of one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from secateur.data import Batches, Data
-from secateur.data.loader import Moves, crop_and_flip, draw_moves
+from secateur.data.loader import crop_and_flip, draw_moves
 from secateur.errors import UsageError
 
 
@@ -18,11 +18,11 @@ def make(count: int = 50, size: int = 8) -> Data:
     return Data(images, torch.arange(count), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), augment="pad-crop-flip")
 
 
-def slow_crop_and_flip(images: Tensor, moves: Moves) -> Tensor:
-    """One image after the other, pixel by pixel."""
+def slow_crop_and_flip(images: Tensor, moves: Tensor) -> Tensor:
+    """Crop and flip one image after the other, pixel by pixel: the oracle."""
     made = torch.zeros_like(images)
     _, _, height, width = images.shape
-    for image, into, down, right, flip in zip(images, made, moves.down, moves.right, moves.flip):
+    for image, into, (down, right, flip) in zip(images, made, moves.T):
         for row in range(height):
             for column in range(width):
                 from_row, from_column = row + int(down) - 4, column + int(right) - 4
@@ -37,24 +37,21 @@ def together(batches: Batches, epoch: int = 0, start: int = 0) -> tuple[Tensor, 
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 6, 9)])
-def test_augmentation_is_what_the_slow_loop_does(shape: tuple[int, ...]) -> None:
+def test_augmentation_equals_the_slow_loop(shape: tuple[int, ...]) -> None:
     images = torch.randint(1, 256, (30, *shape), dtype=torch.uint8)
     moves = draw_moves(30, torch.Generator().manual_seed(1))
     assert torch.equal(crop_and_flip(images, moves), slow_crop_and_flip(images, moves))
 
 
-def test_moves_reach_everywhere() -> None:
+def test_crops_and_flips_are_uniform_and_independent() -> None:
     moves = draw_moves(20_000, torch.Generator().manual_seed(0))
-    for offsets in (moves.down, moves.right):
+    for offsets in moves[:2]:
         assert offsets.bincount(minlength=9).float().div(20_000).sub(1 / 9).abs().max() < 0.01
-    assert abs(moves.flip.float().mean() - 0.5) < 0.02
-    assert (
-        abs(torch.corrcoef(torch.stack([moves.down, moves.right, moves.flip.long()]).float()) - torch.eye(3)).max()
-        < 0.03
-    )
+    assert abs(moves[2].float().mean() - 0.5) < 0.02
+    assert abs(torch.corrcoef(moves.float()) - torch.eye(3)).max() < 0.03
 
 
-def test_in_order_and_scaled() -> None:
+def test_batches_in_order_are_normalised() -> None:
     data = make()
     x, y = together(Batches(data, 16, shuffle=False, augment=False, seed=0))
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
@@ -63,7 +60,7 @@ def test_in_order_and_scaled() -> None:
     torch.testing.assert_close(x, expected)
 
 
-def test_an_epoch_comes_again_whatever_was_run_before() -> None:
+def test_an_epoch_is_the_same_after_other_epochs() -> None:
     data = make()
     batches = Batches(data, 16, shuffle=True, augment=True, seed=5)
     for epoch in (0, 1):
@@ -87,13 +84,13 @@ def test_epochs_and_seeds_differ_and_each_sees_every_image_once() -> None:
     assert len(set(orders)) == 4
 
 
-def test_the_global_random_numbers_are_left_alone() -> None:
+def test_the_global_random_state_is_not_changed() -> None:
     data, before = make(), torch.get_rng_state()
     together(Batches(data, 16, shuffle=True, augment=True, seed=0))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_augmentation_moves_the_pixels_only_where_it_is_usual() -> None:
+def test_augmentation_is_used_only_where_it_is_usual() -> None:
     data = make()
     plain, moved = (together(Batches(data, 16, shuffle=False, augment=a, seed=0))[0] for a in (False, True))
     assert not torch.equal(plain, moved)
@@ -111,11 +108,11 @@ def test_shards_make_up_the_batches_of_one_process(world: int, drop_last: bool) 
         for rank in range(world)
     ]
     assert {len(batches) for batches in several} == {len(one)}
-    for whole, *parts in zip(one.epoch(3), *(batches.epoch(3) for batches in several), strict=True):
+    for joint, *parts in zip(one.epoch(3), *(batches.epoch(3) for batches in several), strict=True):
         if drop_last:
             assert {len(y) for _, y in parts} == {4}
-        for place in range(2):
-            assert torch.equal(whole[place], torch.cat([part[place] for part in parts]))
+        for item in range(2):
+            assert torch.equal(joint[item], torch.cat([part[item] for part in parts]))
 
 
 def test_lengths() -> None:
@@ -125,7 +122,7 @@ def test_lengths() -> None:
         assert len(sizes) == len(batches) == count and sizes[-1] == size
 
 
-def test_what_makes_no_batches() -> None:
+def test_invalid_batches_are_refused() -> None:
     data = make(5)
     for size, options in ((0, {}), (4, {"seed": -1}), (4, {"shard": (2, 2)}), (6, {"drop_last": True})):
         with pytest.raises(UsageError):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from evidences import case_evidence
 
 import secateur as sc
 from secateur.methods import METHODS, base
 from secateur.methods.base import Evidence, GroupRow, Method
+from support.evidences import case_evidence
 
 
 @pytest.mark.parametrize(("what", "source"), [("sensitivities", "measure"), ("curves", "curves")])
@@ -71,7 +71,7 @@ def test_of_equal_scores_the_first_stays() -> None:
 
 def test_what_is_told_of_a_group_by_default() -> None:
     row = Norms().row(GroupRow("a", 5, 5), None, 2, Norms().choose("a", [1.0, 2.0], 1))
-    assert row.after == 1 and row.before == 5 and all(map(math.isnan, (row.mass, row.eps, row.dropped, row.harm)))
+    assert row.after == 1 and row.before == 5 and all(map(math.isnan, (row.mass, row.eps, row.dropped, row.divergence)))
     assert Norms().settings() == {} and Norms().notes([], 3) == [] and Norms().allocation == "uniform"
     with pytest.raises(TypeError, match="abstract method scores"):
         Method()  # type: ignore[abstract]

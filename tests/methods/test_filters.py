@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from evidences import MAKERS, case_evidence, evidence_of, filter_rows
 from torch import nn
 
+from secateur.channels.graph import ChannelGraph, Group
 from secateur.errors import SecateurError
-from secateur.graph import ChannelGraph, Group
 from secateur.methods.base import Evidence
-from secateur.methods.filters import checked, filters, making_weights, units_along
-from secateur.ties import Slot
+from secateur.methods.filters import checked, filters, producer_weights, units_along
+from secateur.network.modules import Slot
+from support.evidences import PRODUCERS, case_evidence, evidence_of, filter_rows
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", PRODUCERS)
 def test_every_weight_that_makes_a_unit_is_in_its_row(name: str) -> None:
     network, evidence = case_evidence(name)
-    assert {group.name for group in evidence.graph.prunable} == MAKERS[name].keys()
+    assert {group.name for group in evidence.graph.prunable} == PRODUCERS[name].keys()
     for group in evidence.graph.prunable:
         rows = filters(evidence, group)
         assert rows is not None and rows.dtype == torch.float64 and not rows.requires_grad
-        wanted = filter_rows(network, MAKERS[name][group.name], range(group.size))
+        wanted = filter_rows(network, PRODUCERS[name][group.name], range(group.size))
         torch.testing.assert_close(rows.sort(1).values, wanted.sort(1).values, rtol=0, atol=0)
 
 
@@ -43,12 +43,12 @@ def test_a_weight_that_the_network_computes_unseen_is_left_out() -> None:
 def test_units_of_different_numbers_of_channels_are_filled_up() -> None:
     network = nn.Linear(2, 3)
     slot = Slot("weight", 0)
-    group = Group("all", (slot,), (((0, 2), (1,)),), makes=(True,), reads=(False,))
+    group = Group("all", (slot,), (((0, 2), (1,)),), produces=(slot,))
     evidence = Evidence(network, ChannelGraph((group,), {"weight": (3, 2)}, None), [], None, {"all": [0, 1]})
     rows = filters(evidence, group)
     w = network.weight.detach().double()
     assert rows is not None and rows.tolist() == [[*w[0].tolist(), *w[2].tolist()], [*w[1].tolist(), 0, 0]]
-    assert list(making_weights(network, group)) == [slot]
+    assert list(producer_weights(network, group)) == [slot]
     assert units_along(group, slot, 3, [0, 1]).tolist() == [0, 1, 0]
     assert units_along(group, slot, 3, [1]).tolist() == [1, 0, 1]
 
@@ -57,7 +57,7 @@ def test_scores_that_are_no_numbers_are_refused_by_name() -> None:
     fine = torch.ones(2)
     assert checked({"a": fine}) == {"a": fine}
     for bad in (float("nan"), float("inf")):
-        with pytest.raises(SecateurError, match=r"layer4: 1 of 2 of its scores"):
+        with pytest.raises(SecateurError, match=r"layer4: 1 of 2 values of its scores"):
             checked({"a": fine, "layer4": torch.tensor([1.0, bad])})
 
 

@@ -6,22 +6,22 @@ import math
 
 import pytest
 import torch
-from evidences import MAKERS, case_evidence, evidence_of, filter_rows
 from torch import nn
 
 from secateur.methods.fpgm import FPGM
+from support.evidences import PRODUCERS, case_evidence, evidence_of, filter_rows
 
 
 def summed_distances(rows: list[list[float]]) -> list[float]:
     return [sum(math.dist(one, other) for other in rows) for one in rows]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", PRODUCERS)
 def test_scores_are_sums_of_distances(name: str) -> None:
     network, evidence = case_evidence(name)
     found = FPGM().scores(evidence)
-    assert found.keys() == MAKERS[name].keys()
-    for group, makers in MAKERS[name].items():
+    assert found.keys() == PRODUCERS[name].keys()
+    for group, makers in PRODUCERS[name].items():
         rows = filter_rows(network, makers, range(len(found[group])))
         assert found[group].tolist() == pytest.approx(summed_distances(rows.tolist()), rel=1e-12)
 

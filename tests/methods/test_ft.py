@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from evidences import IMAGES, MAKERS, case_evidence, evidence_of
 from torch import nn
 
 from secateur.errors import SecateurError
 from secateur.methods.ft import FT
+from support.evidences import IMAGES, PRODUCERS, case_evidence, evidence_of
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", PRODUCERS)
 def test_scores_are_the_sums_of_the_layers_l1_norms(name: str) -> None:
     network, evidence = case_evidence(name)
     found = FT().scores(evidence)
-    assert found.keys() == MAKERS[name].keys()
-    for group, makers in MAKERS[name].items():
+    assert found.keys() == PRODUCERS[name].keys()
+    for group, makers in PRODUCERS[name].items():
         for unit, score in enumerate(found[group].tolist()):
             parts = makers(network, unit)
             assert score == pytest.approx(sum(abs(w) for p in parts for w in p.flatten().tolist()), rel=1e-12)
@@ -51,7 +51,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     evidence = evidence_of(network)
     with torch.no_grad():
         network[0].weight[1] = float("nan")
-    with pytest.raises(SecateurError, match="0: 1 of 4 of its scores"):
+    with pytest.raises(SecateurError, match="0: 1 of 4 values of its scores"):
         FT().scores(evidence)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from evidences import case_evidence
 from scipy import stats
 
 from secateur.errors import SecateurError
 from secateur.methods.random import Random
+from support.evidences import case_evidence
 
 
 def test_scores_depend_on_seed_and_group_only() -> None:

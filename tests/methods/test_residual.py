@@ -1,19 +1,19 @@
-"""Least residual: what goes is what a refit can do without, and the harm of it is told."""
+"""Least residual: what goes is what a refit can do without, and the divergence of it is told."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from cases import Net
-from evidences import case_evidence, evidence_of
 from torch import nn
 from torch.nn import functional as F
 
 import secateur as sc
-from secateur.curves import Curve
 from secateur.methods.base import GroupRow
 from secateur.methods.residual import Residual
+from secateur.refit.curves import Curve
+from support.cases import Net
+from support.evidences import case_evidence, evidence_of
 
 CURVE = Curve((3, 0, 2, 1), torch.tensor([0.0, 0.5, 2.0, 7.0]).double())
 
@@ -25,14 +25,14 @@ def test_those_stay_that_go_last() -> None:
     assert Residual().choose("a", CURVE, 3).scales == (1.0, 1.0, 1.0)
 
 
-def test_the_harm_is_told_and_adds_up_over_steps() -> None:
+def test_the_divergence_is_told_and_adds_up_over_steps() -> None:
     row = Residual().row(GroupRow("a", 4, 4), CURVE, 2, Residual().choose("a", CURVE, 2))
-    assert row.after == 2 and row.harm == 2.0 and math.isnan(row.mass)
+    assert row.after == 2 and row.divergence == 2.0 and math.isnan(row.mass)
     again = Residual().row(row, Curve((1, 0), torch.tensor([0.0, 3.0]).double()), 1, Residual().choose("a", CURVE, 1))
-    assert again.after == 1 and again.harm == 5.0
+    assert again.after == 1 and again.divergence == 5.0
 
 
-def test_as_a_number_a_unit_has_the_harm_done_once_it_has_gone() -> None:
+def test_as_a_number_a_unit_has_the_divergence_done_once_it_has_gone() -> None:
     assert Residual().numbers(CURVE).tolist() == [2.0, 7.0, 7.0, 0.5]
 
 
@@ -50,12 +50,14 @@ def test_copies_go_before_anything_that_is_unlike_the_others() -> None:
     images = torch.randn(200, 5).double()
     scores = Residual().scores(evidence_of(network, images))["a"]
     gone = scores.removed[:3]
-    assert {unit % 5 for unit in gone} == {0, 1, 2} and float(scores.harm[3]) < 1e-2 * float(scores.harm[-1])
+    assert {unit % 5 for unit in gone} == {0, 1, 2} and float(scores.divergence[3]) < 1e-2 * float(
+        scores.divergence[-1]
+    )
 
 
 def test_it_is_the_default_and_is_repaired() -> None:
     network, evidence = case_evidence("residual")
     res = sc.prune(network, torch.randn(40, 3, 8, 8).double(), {"params": "60%"}, example=evidence.batches[0][0])
     assert res.method == Residual() and res.allocation == "residual" and res.repair is not None
-    assert any("nothing is promised beforehand" in note for note in res.notes)
-    assert all(math.isfinite(row.harm) for row in res.rows) and "harm" in res.summary()
+    assert any("no guarantee before the cut" in note for note in res.notes)
+    assert all(math.isfinite(row.divergence) for row in res.rows) and "divergence" in res.summary()

@@ -6,18 +6,18 @@ import math
 
 import pytest
 import torch
-from evidences import MAKERS, case_evidence, evidence_of
 
 from secateur.methods.ft import FT
 from secateur.methods.softnet import SoftNet
+from support.evidences import PRODUCERS, case_evidence, evidence_of
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", PRODUCERS)
 def test_scores_are_the_roots_of_the_sums_of_squares(name: str) -> None:
     network, evidence = case_evidence(name)
     found = SoftNet().scores(evidence)
-    assert found.keys() == MAKERS[name].keys()
-    for group, makers in MAKERS[name].items():
+    assert found.keys() == PRODUCERS[name].keys()
+    for group, makers in PRODUCERS[name].items():
         for unit, score in enumerate(found[group].tolist()):
             parts = makers(network, unit)
             assert score == pytest.approx(math.sqrt(sum(w * w for p in parts for w in p.flatten().tolist())), rel=1e-12)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import Net
-from evidences import IMAGES, MAKERS, case_evidence, evidence_of
 from torch import Tensor, nn
 
 from secateur.errors import SecateurError, UsageError
 from secateur.methods.taylor import Taylor
+from support.cases import Net
+from support.evidences import IMAGES, PRODUCERS, case_evidence, evidence_of
 
 STEP = 1e-5
 
@@ -33,7 +33,7 @@ def scaled(network: Any, name: str, group: str, unit: int, factor: float) -> Non
         if name == "weight_normed":  # its weight is computed: scale what scales it
             network.b.parametrizations.weight.original0[unit] *= factor
         else:
-            for part in MAKERS[name][group](network, unit):
+            for part in PRODUCERS[name][group](network, unit):
                 part.mul_(factor)
 
 
@@ -48,7 +48,7 @@ def by_differences(network: Any, name: str, group: str, unit: int, loss: Callabl
 
 
 @pytest.mark.parametrize("classes", [True, False])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", PRODUCERS)
 def test_scores_are_the_squared_derivatives_by_scale(name: str, classes: bool) -> None:
     network, evidence = case_evidence(name)
     call = evidence.batches[0][0]
@@ -66,7 +66,7 @@ def test_scores_are_the_squared_derivatives_by_scale(name: str, classes: bool) -
             return float(F.cross_entropy(out, labels) if classes else (out - labels).square().mean())
 
     found = Taylor().scores(replace(evidence, labels=[labels]))
-    assert found.keys() == MAKERS[name].keys()
+    assert found.keys() == PRODUCERS[name].keys()
     for group, scores in found.items():
         slopes = [abs(by_differences(network, name, group, unit, loss)) for unit in range(len(scores))]
         rounding = 1e-14 * max(1.0, loss()) / STEP  # what the difference of two losses cannot tell
@@ -82,7 +82,7 @@ def slow(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 6, 100])
-def test_squares_are_averaged_over_batches_by_their_points(batch: int) -> None:
+def test_squares_are_averaged_over_batches_by_their_samples(batch: int) -> None:
     network = classifier()
     evidence = evidence_of(network, labels=[CLASSES])
     sizes = [len(part) for part in CLASSES.split(batch)]
@@ -146,7 +146,7 @@ def test_a_filter_that_gets_no_gradient_is_left_out() -> None:
 @pytest.mark.parametrize("run", [lambda m, x: m.b(F.relu(m.a(x))).detach(), lambda m, x: m.b(m.a(x).detach())])
 def test_a_loss_without_any_gradient_is_refused(run: Any) -> None:
     network = Net(run, a=nn.Conv2d(3, 8, 1), b=nn.Conv2d(8, 5, 1)).double()
-    with pytest.raises(SecateurError, match="does not depend on any filter"):
+    with pytest.raises(SecateurError, match="no filter gets a gradient"):
         Taylor().scores(evidence_of(network, labels=[torch.randn(6, 5, 8, 8).double()]))
 
 
@@ -155,11 +155,11 @@ def test_labels_that_do_not_fit_are_refused() -> None:
     wrong: list[tuple[list[Tensor] | None, str]] = [
         (None, r"needs labels(.|\n)*remedy: give pairs: data=\[\(inputs, labels\)"),
         ([], "labels for 0 of 1 batches"),
-        ([CLASSES[:5]], r"6 points has labels of shape \(5,\)"),
-        ([torch.tensor(3)], r"6 points has labels of shape \(\)"),
-        ([CLASSES[:, None]], r"gives \(6, 4\), the labels are \(6, 1\)"),
-        ([CLASSES + 1], "class numbers from 0 to 3"),
-        ([CLASSES - 1], "class numbers from 0 to 3"),
+        ([CLASSES[:5]], r"6 samples has labels of shape \(5,\)"),
+        ([torch.tensor(3)], r"6 samples has labels of shape \(\)"),
+        ([CLASSES[:, None]], r"has the shape \(6, 4\), the labels have \(6, 1\)"),
+        ([CLASSES + 1], "class indices from 0 to 3"),
+        ([CLASSES - 1], "class indices from 0 to 3"),
         ([CLASSES.double()], "numbers to predict in the shape"),
     ]
     for labels, text in wrong:
@@ -173,12 +173,12 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 
 def test_outputs_without_a_known_loss_and_values_that_are_no_numbers_are_refused() -> None:
     _, evidence = case_evidence("two_inputs_dict_output")
-    with pytest.raises(UsageError, match="gives a dict, no tensor"):
+    with pytest.raises(UsageError, match="returns a dict instead of a tensor"):
         Taylor().scores(replace(evidence, labels=[torch.tensor([0, 1])]))
-    with pytest.raises(SecateurError, match="0: 6 of 6 of its scores are NaN"):
+    with pytest.raises(SecateurError, match="0: 6 of 6 values of its scores are NaN"):
         evidence = evidence_of(classifier(), labels=[CLASSES])
         Taylor().scores(replace(evidence, batches=[((torch.full_like(IMAGES, torch.nan),), {})]))
 
 
-def test_it_tells_its_settings() -> None:
+def test_it_reports_its_settings() -> None:
     assert Taylor(batch=8).settings() == {"batch": 8}

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import Net
-from evidences import IMAGES, case_evidence, evidence_of
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd
@@ -18,9 +16,12 @@ from torch.nn.modules.conv import _ConvNd
 import secateur as sc
 from secateur.errors import SecateurError, UsageError
 from secateur.methods.base import Evidence
-from secateur.methods.thinet import ThiNet, contributions, draw, removal_places
-from secateur.select import generator
-from secateur.watch import Read, Watch
+from secateur.methods.pfp.sampling import generator
+from secateur.methods.thinet import ThiNet, contributions, removal_ranks, sample_values
+from secateur.network.layer_calls import GroupCall
+from secateur.network.observer import observe_slots
+from support.cases import Net
+from support.evidences import IMAGES, case_evidence, evidence_of
 
 ALL = 10**9
 WIRINGS = [
@@ -31,7 +32,7 @@ WIRINGS = [
 
 
 def added(evidence: Evidence, network: Any) -> dict[str, dict[sc.Slot, list[tuple[Tensor, Tensor]]]]:
-    """For every group, layer that reads it and call: what each unit adds [units, points, ...], and the whole values.
+    """For every group, layer that consumes it and call: the term of each unit [units, samples, ...], and the values.
 
     Each layer runs with the weights of one unit at a time.
     """
@@ -45,7 +46,7 @@ def added(evidence: Evidence, network: Any) -> dict[str, dict[sc.Slot, list[tupl
         handle.remove()
     found: dict[str, dict[sc.Slot, list[tuple[Tensor, Tensor]]]] = defaultdict(lambda: defaultdict(list))
     for group in evidence.graph.prunable:
-        readers = [(s, at) for s, at, reads in zip(group.slots, group.indices, group.reads, strict=True) if reads]
+        readers = [(s, at) for s, at in zip(group.slots, group.indices, strict=True) if s in group.consumes]
         for slot, where in readers:
             for layer, x in inputs:
                 if network.get_parameter(slot.parameter) is not layer.weight:
@@ -64,7 +65,7 @@ def _alone(layer: nn.Module, x: Tensor, axis: int, indices: list[int]) -> Tensor
         return functional_call(layer, parts, x)
 
 
-def slow_places(values: Tensor) -> list[int]:
+def slow_ranks(values: Tensor) -> list[int]:
     """The greedy search, on the raw values [units, values]: try each unit, take the best, begin again."""
     removed: list[int] = []
     while len(removed) < len(values):
@@ -74,7 +75,7 @@ def slow_places(values: Tensor) -> list[int]:
 
 
 def all_values(layers: dict[sc.Slot, list[tuple[Tensor, Tensor]]]) -> Tensor:
-    """What the units add to every value of every layer, each layer's over the root of the sum of its squares."""
+    """The terms of the units in every value of every layer, each layer's over the root of the sum of its squares."""
     parts = []
     for several in layers.values():
         size = sum(float(whole.square().sum()) for _, whole in several) ** 0.5
@@ -89,7 +90,7 @@ def test_with_every_value_taken_the_order_is_that_of_the_slow_search(name: str) 
     found = ThiNet(samples=ALL).scores(evidence)
     assert found.keys() == layers.keys() == {group.name for group in evidence.graph.prunable}
     for group, scores in found.items():
-        assert scores.tolist() == slow_places(all_values(layers[group]))
+        assert scores.tolist() == slow_ranks(all_values(layers[group]))
 
 
 def test_only_units_left_are_ordered() -> None:
@@ -97,52 +98,51 @@ def test_only_units_left_are_ordered() -> None:
     _, evidence = case_evidence("residual", kept=kept)
     layers = added(evidence, evidence.network)
     for group, scores in ThiNet(samples=ALL).scores(evidence).items():
-        assert scores.tolist() == slow_places(all_values(layers[group]))
+        assert scores.tolist() == slow_ranks(all_values(layers[group]))
         assert sorted(scores.tolist()) == list(range(len(kept[group])))
 
 
 @pytest.mark.parametrize("name", ["plain", "residual", "linear_to_transposed"])
 def test_samples_are_values_of_the_layer_and_each_channels_part_in_them(name: str) -> None:
     network, evidence = case_evidence(name)
-    wanted = {
-        slot.parameter: (slot,) for g in evidence.graph.prunable for slot, r in zip(g.slots, g.reads, strict=True) if r
-    }
-    reads: list[Read] = []
-    with torch.no_grad(), Watch(network, wanted, reads.append):
+    slots = {slot for group in evidence.graph.prunable for slot in group.consumes}
+    calls: list[GroupCall] = []
+    with torch.no_grad(), observe_slots(network, slots, calls.append):
         network(*evidence.batches[0][0])
     layers = added(evidence, network)
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for read in reads:
-        points, outputs, places = draw(read, 10, generator(0, f"{read.slot.parameter} {read.slot.axis} 0"))
-        each = contributions(read, points, outputs, places)
+    for call in calls:
+        samples, outputs, positions = sample_values(call, 10, generator(0, f"{call.slot.parameter} {call.slot.axis} 0"))
+        each = contributions(call, samples, outputs, positions)
         for group in layers:
-            if read.slot in layers[group]:
-                ((units, whole),) = layers[group][read.slot]
+            if call.slot in layers[group]:
+                ((units, whole),) = layers[group][call.slot]
                 if not name.startswith("linear"):  # there a channel is not a unit
-                    torch.testing.assert_close(units.flatten(3)[:, points, outputs, places].T, each)
+                    torch.testing.assert_close(units.flatten(3)[:, samples, outputs, positions].T, each)
                 squares = each.sum(1).square().sum()
-                torch.testing.assert_close(whole.flatten(2)[points, outputs, places].square().sum(), squares)
-                parts[group].append(units.flatten(3)[:, points, outputs, places] / squares.sqrt())
+                torch.testing.assert_close(whole.flatten(2)[samples, outputs, positions].square().sum(), squares)
+                parts[group].append(units.flatten(3)[:, samples, outputs, positions] / squares.sqrt())
     for group, scores in ThiNet(samples=10).scores(evidence).items():
-        assert scores.tolist() == slow_places(torch.cat(parts[group], 1))
+        assert scores.tolist() == slow_ranks(torch.cat(parts[group], 1))
 
 
-def test_every_value_is_drawn_equally_often_and_none_twice_for_a_point() -> None:
-    read = Read(sc.Slot("w", 1), torch.arange(2), torch.randn(4000, 2, 3, 3), torch.randn(5, 2, 2, 2), (1, 1), (1, 1))
-    points, outputs, places = draw(read, 6, generator(0, "w"))
-    sites = (outputs * 4 + places).view(4000, 6)
-    assert points.view(4000, 6).eq(torch.arange(4000)[:, None]).all()
+def test_every_value_is_sampled_equally_often_and_none_twice_for_a_sample() -> None:
+    x, weight = torch.randn(4000, 2, 3, 3), torch.randn(5, 2, 2, 2)
+    call = GroupCall(sc.Slot("w", 1), torch.arange(2), x, weight, (1, 1), (1, 1))
+    samples, outputs, positions = sample_values(call, 6, generator(0, "w"))
+    sites = (outputs * 4 + positions).view(4000, 6)
+    assert samples.view(4000, 6).eq(torch.arange(4000)[:, None]).all()
     assert all(len(row.unique()) == 6 for row in sites[:200])
     counts = torch.bincount(sites.flatten(), minlength=20).double()
     # Each of 20 counts is binomial(4000, 0.3), deviation 29: all within 5 deviations but once in 80,000 runs.
     assert len(counts) == 20 and (counts - 1200).abs().max() < 5 * 29
-    assert len(draw(read, 100, generator(0, "w"))[0]) == 4000 * 20  # no more than there are
+    assert len(sample_values(call, 100, generator(0, "w"))[0]) == 4000 * 20  # no more than there are
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 30])
 def test_the_order_from_inner_products_is_that_from_raw_values(size: int) -> None:
     values = torch.from_numpy(np.random.default_rng(size).normal(size=(size, 11)) ** 3)
-    assert removal_places(values @ values.T).tolist() == slow_places(values)
+    assert removal_ranks(values @ values.T).tolist() == slow_ranks(values)
 
 
 def test_a_unit_that_adds_nothing_goes_first_and_the_one_that_adds_most_stays() -> None:
@@ -158,7 +158,7 @@ def test_a_unit_that_adds_nothing_goes_first_and_the_one_that_adds_most_stays() 
 def test_two_that_cancel_each_other_go_together() -> None:
     one, other = torch.tensor([2.0, 0.0]), torch.tensor([0.0, 3.0])
     values = torch.stack([one, other, -one, other * 2]).double()
-    assert removal_places(values @ values.T).tolist() == [0, 2, 1, 3]  # by size alone, unit 1 is before unit 3 too
+    assert removal_ranks(values @ values.T).tolist() == [0, 2, 1, 3]  # by size alone, unit 1 is before unit 3 too
 
 
 def test_the_seed_decides() -> None:
@@ -180,7 +180,7 @@ def test_neither_batches_nor_memory_make_a_difference(name: str) -> None:
         assert all(torch.equal(wanted[group], found[group]) for group in wanted)
 
 
-def test_layers_of_different_scales_weigh_alike() -> None:
+def test_layers_of_different_scales_have_the_same_weight() -> None:
     network, _ = case_evidence("residual")
     before = ThiNet(samples=ALL).scores(evidence_of(network))["a"]
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_layers_of_different_scales_weigh_alike() -> None:
     assert torch.equal(ThiNet(samples=ALL).scores(evidence_of(network))["a"], before)
 
 
-def test_a_group_that_evaluation_does_not_read_is_left_out() -> None:
+def test_a_group_that_evaluation_does_not_use_is_left_out() -> None:
     def run(m: Net, x: Tensor) -> Any:
         return (m.b(m.a(x)), m.d(m.c(x))) if m.training else m.b(m.a(x))
 
@@ -205,9 +205,9 @@ def test_half_precision_and_gradients_are_no_matter() -> None:
     assert sorted(scores.tolist()) == list(range(8)) and not scores.requires_grad
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_refusals() -> None:
     _, evidence = case_evidence("plain")
-    with pytest.raises(SecateurError, match=r"a: .* of its scores are NaN"):
+    with pytest.raises(SecateurError, match=r"a: .* values of its scores are NaN"):
         ThiNet().scores(replace(evidence, batches=[((torch.full_like(IMAGES, torch.nan),), {})]))
     with pytest.raises(SecateurError, match="there is no data"):
         ThiNet().scores(replace(evidence, batches=[]))
@@ -215,5 +215,5 @@ def test_what_cannot_be_is_refused() -> None:
         ThiNet(samples=0)
 
 
-def test_it_tells_its_settings() -> None:
+def test_it_reports_its_settings() -> None:
     assert ThiNet(samples=30).settings() == {"samples": 30}

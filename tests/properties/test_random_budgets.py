@@ -1,35 +1,28 @@
-"""Random whole networks under random budgets: what is cut costs what was foretold, and the budget is met."""
+"""Random networks under random budgets: the cut network has the predicted cost and meets the budget."""
 
 from __future__ import annotations
 
 import random
 
-from architectures import Spec, build, specs
-from hypothesis import HealthCheck, Phase, given, note, seed, settings
+from hypothesis import given, note, seed
 from hypothesis import strategies as st
 
 import secateur as sc
-from secateur import rewrite
-from secateur.allocate import Growth, allocate, ladder
-from secateur.sizes import Sizes
+from secateur.costs.sizes import Sizes
+from secateur.pruning.growth import Growth, allocate, ladder
+from secateur.surgery import rewrite
+from support.networks.architectures import Spec, build, examples, specs
 
 
 @seed(0)
-@settings(
-    max_examples=15,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
+@examples(15)
 @given(spec=specs(), resource=st.sampled_from(("params", "macs")), share=st.floats(0, 1))
 def test_the_cut_network_meets_the_budget(spec: Spec, resource: str, share: float) -> None:
     note(f"spec = {spec!r}")
     network, example = build(spec)
     graph = sc.trace(network, example, output=spec["output"])
-    whole = network if spec["output"] == "module" else rewrite.build(rewrite.programs_of(network, example))
-    sizes, pick = Sizes(graph, sc.cost(whole, example)), random.Random(spec["seed"])
+    original = network if spec["output"] == "module" else rewrite.build(rewrite.programs_of(network, example))
+    sizes, pick = Sizes(graph, sc.cost(original, example)), random.Random(spec["seed"])
     growth = Growth(
         {group.name: ladder(sorted(map(pick.gauss, [0.0] * group.size), reverse=True)) for group in graph.prunable}
     )
@@ -38,7 +31,7 @@ def test_the_cut_network_meets_the_budget(spec: Spec, resource: str, share: floa
     ceiling = low + share * (high - low)
     position = allocate(growth, sizes, {resource: ceiling})
     if position == growth.steps:
-        return  # nothing goes: low and high are the same, or share is 1
+        return  # nothing is removed: low equals high, or share is 1
     counts = growth.counts(position)
     kept = {group.name: pick.sample(range(group.size), counts[group.name]) for group in graph.prunable}
     small = sc.cost(sc.cut(network, sc.Plan.keeping(graph, kept)), example)

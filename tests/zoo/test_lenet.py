@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from secateur.plan import random_plan
-from secateur.surgery import cut, verify
-from secateur.trace import trace
+from secateur.surgery.cut import cut
+from secateur.surgery.plan import random_plan
+from secateur.surgery.verify import verify
+from secateur.tracing.trace import trace
 from secateur.zoo import LeNet5, LeNet5Classic, LeNet300100
 
 SIZES = {

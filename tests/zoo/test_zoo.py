@@ -1,4 +1,4 @@
-"""The networks have the sizes of the papers, counted here by hand, and can be cut."""
+"""The networks have the sizes of the papers, counted by hand, and can be cut."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from secateur.plan import random_plan
-from secateur.surgery import cut, verify
-from secateur.trace import trace
+from secateur.surgery.cut import cut
+from secateur.surgery.plan import random_plan
+from secateur.surgery.verify import verify
+from secateur.tracing.trace import trace
 from secateur.zoo import NETWORKS, DeepKnight, DenseNetCifar, ResNetCifar, WideResNet
 
 CUT = ["resnet20", "resnet20-b", "vgg16-bn", "densenet22", "densenet22-bc", "wrn16-8", "deepknight"]
@@ -92,7 +93,7 @@ def test_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_a_third_of_the_parameters_can_go(name: str) -> None:
+def test_a_third_of_the_parameters_can_be_cut(name: str) -> None:
     model = NETWORKS[name]().eval()
     example = torch.randn(1, *model.input_shape)
     plan = random_plan(trace(model, example), kept=0.5, seed=0)
@@ -106,7 +107,7 @@ def test_outputs() -> None:
     assert NETWORKS["deepknight"]()(torch.zeros(2, 3, 120, 160)).shape == (2,)
 
 
-def test_deepknight_fits_other_frames() -> None:
+def test_deepknight_accepts_other_frames() -> None:
     model = DeepKnight(66, 200)
     assert model.head[0].in_features == 64 * 2 * 19
     assert model.input_shape == (3, 66, 200)
@@ -116,9 +117,9 @@ def test_deepknight_fits_other_frames() -> None:
         DeepKnight(52, 160)
 
 
-def test_depths_that_are_none() -> None:
+def test_invalid_depths_are_refused() -> None:
     for kind, wrong in ((DenseNetCifar, 23), (WideResNet, 20), (ResNetCifar, 18)):
-        with pytest.raises(ValueError, match="the depth is"):
+        with pytest.raises(ValueError, match="depth is"):
             kind(wrong)
     with pytest.raises(ValueError, match="6n"):
         DenseNetCifar(25, compact=True)

@@ -1,4 +1,4 @@
-"""The command line: `secateur inspect`, `prune`, `compare`, `certify`, `export`, `bench`, `train` and the rest."""
+"""The `secateur` command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Annotated
 import torch
 import typer
 
-from secateur import __version__
-from secateur.cli import compare, devices, networks, runs, trust
-from secateur.cli.shared import INTERRUPTED
+from secateur._version import __version__
+from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, runs
+from secateur.cli.command import INTERRUPTED, Command, Commands, as_command
 
 app = typer.Typer(
-    help="Cut whole filters out of trained PyTorch networks, and prove that the cut is exact.",
+    cls=Commands,
+    help="Remove whole filters from trained PyTorch networks, and verify that the cut is exact.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -28,30 +29,31 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def options_before_a_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the versions and exit.")
     ] = False,
 ) -> None:
-    """Hold the options that come before a command."""
+    """Accept the options that come before a command."""
 
 
-COMMANDS: dict[Callable[..., None], str] = {
-    networks.inspect: "secateur inspect torchvision:resnet18",
-    networks.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
+EXAMPLES: dict[Callable[..., None], str] = {
+    inspect.inspect: "secateur inspect torchvision:resnet18",
+    prune.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
     compare.compare: "secateur compare net.py:make --data photos --on val.npz --params 50%,30%",
-    trust.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
-    devices.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
-    devices.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",
+    certify.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
+    export.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
+    bench.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",
     runs.train: "secateur train lenet5-quick --out runs/lenet",
     runs.sweep: "secateur sweep lenet5-quick --set train.epochs=3",
     runs.report: "secateur report runs/lenet5-quick",
-    networks.demo: "secateur demo",
-    devices.doctor: "secateur doctor",
-}  # each with an example for its --help
+    demo.demo: "secateur demo",
+    doctor.doctor: "secateur doctor",
+}
+COMMANDS = {as_command(function): example for function, example in EXAMPLES.items()}
 
 for command, example in COMMANDS.items():
-    app.command(epilog=f"Example:\n\n{example}")(command)
+    app.command(cls=Command, epilog=f"Example:\n\n{example}")(command)
 
 
 def main() -> None:

@@ -1,110 +1,95 @@
-"""Commands for experiments: `secateur train`, `secateur sweep`, `secateur report`."""
+"""`secateur train`, `sweep` and `report`: experiments by a recipe."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.text import Text
 
-from secateur import recipe as recipes
-from secateur.cli.shared import AsJson, Quiet, interruptible, plain_errors
-from secateur.loop import Parts, train_original
+import secateur as sc
+from secateur.cli.options import RUN, argument, count, option
+from secateur.cli.screen import Screen, TableScreen
+from secateur.experiments import recipe as recipes
+from secateur.experiments.cascade import Parts, train_original
+from secateur.experiments.lock import only_run
+from secateur.experiments.sweep import Engine, prepare
 from secateur.report import sweep as findings
-from secateur.sweep import Engine, prepare
-from secateur.sweep import sweep as run_sweep
+from secateur.storage.files import read_json
 
-RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a YAML file of your own.", show_default=False)
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, like train.epochs=3; may be repeated."),
-]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder; runs/RECIPE if not given.")]
-DataRoot = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Where the data sets lie; SECATEUR_DATA if not given.")
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that is there.")]
+
+@dataclass(frozen=True)
+class Run:
+    """The options for a run by a recipe."""
+
+    recipe: Annotated[str, argument("RECIPE", "Name of a recipe, or a YAML file of your own.")]
+    out: Annotated[Path | None, option(RUN, "DIR", "Folder of the run; by default runs/RECIPE.")] = None
+    data: Annotated[Path | None, option(RUN, "DIR", "Folder of the data sets; by default SECATEUR_DATA.")] = None
+    resume: Annotated[bool, option(RUN, "", "Continue a run that exists.", "--resume")] = False
+    set: Annotated[
+        list[str] | None, option(RUN, "KEY=VALUE", "Change a setting, such as train.epochs=3; may be repeated.")
+    ] = None
+
+    def read(self) -> recipes.Recipe:
+        """Return the recipe with the changes."""
+        return recipes.read(self.recipe, self.set or ())
 
 
 def train(
-    recipe: RecipeName,
-    network: Annotated[int, typer.Option(metavar="N", help="Which of the recipe's networks: 0 is the first.")] = 0,
-    out: Out = None,
-    data: DataRoot = None,
-    resume: Resume = False,
-    set: Set = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    *,
+    run: Run,
+    network: Annotated[int, option(RUN, "N", "Number of the network in the recipe, from 0.")] = 0,
+    screen: Screen,
 ) -> None:
-    """Train one network of RECIPE, unpruned; a later sweep with --resume goes on from it."""
-    with plain_errors(), interruptible():
-        chosen = recipes.read(recipe, set or ())
-        folder = (out or Path("runs") / chosen.name).resolve()
-        prepare(chosen, folder, resume)
-        parts = Parts.of(chosen, data)
-        console = Console(stderr=True, quiet=quiet)
-        train_original(chosen, network, folder, parts, progress=console.is_terminal and not quiet)
-        figures = json.loads((folder / f"network-{network}" / "original.json").read_text())
-        if as_json:
-            typer.echo(json.dumps({"recipe": chosen.name, "network": network, "out": str(folder)} | figures, indent=2))
-            return
-        top1, loss = figures["test"]["top1"], figures["test"]["loss"]
-        what = f"error {100 * (1 - top1):.2f}%" if top1 is not None else f"loss {loss:.4g}"
-        Console(quiet=quiet).print(Text(f"{chosen.name}, network {network}: test {what}, in {folder}"))
+    """Train one network of RECIPE, unpruned; a later sweep with --resume continues from it."""
+    recipe = run.read()
+    folder = (run.out or Path("runs") / recipe.name).resolve()
+    with only_run(folder):
+        prepare(recipe, folder, run.resume)
+        train_original(recipe, network, folder, Parts.of(recipe, run.data), progress=screen.live)
+    figures = read_json(folder / f"network-{network}" / "original.json")
+    top1, loss = figures["test"]["top1"], figures["test"]["loss"]
+    error = f"loss {loss:.4g}" if top1 is None else f"error {100 * (1 - top1):.2f}%"
+    screen.show(
+        {"recipe": recipe.name, "network": network, "out": str(folder)} | figures,
+        Text(f"{recipe.name}, network {network}: test {error}, in {folder}"),
+    )
 
 
 def sweep(
-    recipe: RecipeName,
-    out: Out = None,
-    data: DataRoot = None,
-    engine: Annotated[Engine, typer.Option(help="Processes of this machine, or a Ray cluster.")] = "local",
+    *,
+    run: Run,
+    engine: Annotated[Engine, option(RUN, "KIND", "local: processes of this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; otherwise a local one is started.")
+        str | None, option(RUN, "ADDRESS", "Address of a Ray cluster; by default a local one is started.")
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Processes at a time; they share the cores.")] = 1,
-    resume: Resume = False,
-    set: Set = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    jobs: Annotated[int, count(RUN, "Processes that run at the same time and share the cores.")] = 1,
+    screen: TableScreen,
 ) -> None:
-    """Train, prune and retrain every network of RECIPE with every method; killed, it goes on with --resume."""
-    with plain_errors(), interruptible():
-        chosen = recipes.read(recipe, set or ())
-        console = Console(stderr=True, quiet=quiet)
-        if chosen.differs:
-            console.print(Text(f"{chosen.name} differs from the full recipe: {chosen.differs}", "dim"))
-        folder = run_sweep(
-            chosen,
-            out,
-            engine=engine,
-            resume=resume,
-            jobs=jobs,
-            address=address,
-            data_root=data,
-            progress=console.is_terminal and not quiet,
-            done=lambda name: console.print(Text(f"done: {name}", "dim")),
-        )
-        _show(folder, as_json, quiet)
+    """Train, prune and retrain every network of RECIPE with every method; continue a stopped run with --resume."""
+    recipe = run.read()
+    if recipe.differs:
+        screen.log(f"{recipe.name} differs from the full recipe: {recipe.differs}")
+    folder = sc.sweep(
+        recipe,
+        run.out,
+        engine=engine,
+        resume=run.resume,
+        jobs=jobs,
+        address=address,
+        data_root=run.data,
+        progress=screen.live,
+        done=lambda name: screen.log(f"done: {name}"),
+    )
+    _show(folder, screen)
 
 
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Show what a sweep found so far: a table, the smallest network that keeps its accuracy, and a curve."""
-    with plain_errors(), interruptible():
-        _show(folder, as_json, quiet)
+def report(*, folder: Annotated[Path, argument("DIR", "Folder of a run.")], screen: TableScreen) -> None:
+    """Show the results of a sweep so far: a table, the smallest networks that keep their accuracy, and a curve."""
+    _show(folder, screen)
 
 
-def _show(folder: Path, as_json: bool, quiet: bool) -> None:
+def _show(folder: Path, screen: TableScreen) -> None:
     found = findings.read_run(folder)
-    if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
-    else:
-        Console(quiet=quiet).print(findings.as_text(found))
+    screen.show_table(found.as_dict(), map(vars, found.rows), findings.as_text(found))

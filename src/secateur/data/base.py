@@ -1,4 +1,4 @@
-"""What a data set is: images as bytes, a target for each, and how to scale them."""
+"""A data set: images as bytes, a target for each, and their normalisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from secateur.data.pictures import Pictures
+from secateur.data.images import ImageFiles
 from secateur.errors import UsageError
 
 Task = Literal["classification", "regression"]
@@ -25,29 +25,35 @@ class Data:
     >>> data = dataset("cifar10", "validation")
     >>> len(data), data.images.shape
     (5000, torch.Size([5000, 3, 32, 32]))
+
+    Attributes:
+        images: bytes [n, channels, height, width], in memory or read when they are indexed.
+        targets: int64 classes, or float32 values of a regression.
+        mean: of each channel, for pixels from 0 to 1.
+        std: of each channel.
+        classes: names of the classes; empty for a regression.
+        task: "classification" or "regression".
+        augment: the usual augmentation for training on this data.
     """
 
-    images: Tensor | Pictures  # bytes [n, channels, height, width], in memory or read when asked for
-    targets: Tensor  # int64 classes, or float32 numbers to be predicted
-    mean: tuple[float, ...]  # one for each channel, of pixels from 0 to 1
+    images: Tensor | ImageFiles
+    targets: Tensor
+    mean: tuple[float, ...]
     std: tuple[float, ...]
-    classes: tuple[str, ...] = ()  # their names; none for a regression
+    classes: tuple[str, ...] = ()
     task: Task = "classification"
-    augment: Augment = "none"  # what is usual for training on it
+    augment: Augment = "none"
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, chosen: Tensor) -> Data:
-        """Give only the images at these places, in this order.
-
-        >>> data.take(torch.arange(256))
-        """
+        """Return the data at these indices, in this order."""
         images = self.images[chosen] if isinstance(self.images, Tensor) else self.images.take(chosen)
         return replace(self, images=images, targets=self.targets[chosen])
 
     def scaled(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Data:
-        """Give the same with another scale, such as trained weights may ask for.
+        """Return the same data with another normalisation, such as trained weights may need.
 
         >>> data.scaled((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         """
@@ -55,21 +61,17 @@ class Data:
         if not len(mean) == len(std) == channels or min(std) <= 0:
             raise UsageError(
                 f"mean {mean} and std {std} do not fit images of {channels} channels",
-                remedy="give one number for each channel, and a std above 0",
+                remedy="pass one number for each channel, and a std above 0",
             )
         return replace(self, mean=mean, std=std)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn bytes [n, channels, height, width] into the floats that a network reads.
-
-        >>> data.normalise(data.images[:8]).dtype
-        torch.float32
-        """
+        """Return bytes [n, channels, height, width] as the floats that a network takes."""
         mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
         return images.float().div(255).sub_(mean).div_(std)
 
     def inputs(self, chosen: Tensor) -> Tensor:
-        """Give the images at these places as a network reads them.
+        """Return the images at these indices as inputs of a network.
 
         >>> model(data.inputs(torch.arange(64)))
         """
@@ -77,23 +79,19 @@ class Data:
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Give the folder that data sets lie in: the one named, else SECATEUR_DATA, else one in the user's cache.
-
-    >>> data_root("data")
-    PosixPath('data')
-    """
+    """Return the folder of the data sets: the given one, else SECATEUR_DATA, else one in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root or os.environ.get("SECATEUR_DATA") or Path(base) / "secateur" / "data")
 
 
 def split(count: int, part: str, seed: int) -> Tensor:
-    """Give the places of a part in a training set that came in one piece.
+    """Return the indices of a part of a training set that has no validation part.
 
     >>> len(split(50_000, "validation", seed=0))
     5000
 
-    `torch.randperm(count)` by a generator with the seed: its first tenth (rounded down) is for validation, the rest,
-    in that order, for training. Both together are everything in the order of the files.
+    A random permutation by the seed: its first tenth (rounded down) is for validation, the rest for training, in that
+    order. "train+validation" is everything in the order of the files.
     """
     if part == "train+validation":
         return torch.arange(count)

@@ -1,9 +1,10 @@
-"""CIFAR-10 from its python batches, in their folder or still in the archive."""
+"""CIFAR-10 from its Python batches, in their folder or in the archive."""
 
 from __future__ import annotations
 
 import pickle
 import tarfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,8 +14,7 @@ from torch import Tensor
 
 from secateur.data.base import Data, split
 from secateur.data.fetch import File, fetch
-from secateur.errors import SecateurError
-from secateur.program import first_line
+from secateur.errors import explained
 
 FOLDER = "cifar-10-batches-py"
 ARCHIVE = File(
@@ -25,7 +25,7 @@ ARCHIVE = File(
 BATCHES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the training images
-ARRAYS = {  # all that a batch needs, under the names of both generations of numpy
+ARRAYS = {  # all names that a batch needs, of numpy 1 and numpy 2
     (module, name): value
     for module, name, value in (
         ("numpy", "ndarray", np.ndarray),
@@ -37,11 +37,7 @@ ARRAYS = {  # all that a batch needs, under the names of both generations of num
 
 
 def read_cifar10(part: str, root: Path, seed: int, download: bool) -> Data:
-    """Read one part, scaled by the mean and deviation of the training images.
-
-    >>> read_cifar10("test", Path("data"), seed=0, download=False).images.shape
-    torch.Size([10000, 3, 32, 32])
-    """
+    """Return one part, normalised by the mean and standard deviation of the training images."""
     names = BATCHES["test" if part == "test" else "train"]
     if not all((root / FOLDER / name).is_file() for name in names):
         fetch([ARCHIVE], root, download)
@@ -57,49 +53,38 @@ def read_cifar10(part: str, root: Path, seed: int, download: bool) -> Data:
 
 
 def _from_archive(path: Path, names: list[str]) -> list[tuple[Tensor, Tensor]]:
-    """Read batches without unpacking the archive."""
+    """Return batches from the archive without unpacking it."""
     batches = {}
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.removeprefix(f"{FOLDER}/")
-                if name in names and (file := archive.extractfile(member)):
-                    batches[name] = read_batch(file, f"{path} ({name})")
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise _unread(str(path), first_line(error)) from error
-    if absent := [name for name in names if name not in batches]:
-        raise _unread(str(path), f"there is no {absent[0]} in it")
+    with _reading(path), tarfile.open(path) as archive:
+        for member in archive:
+            name = member.name.removeprefix(f"{FOLDER}/")
+            if name in names and (file := archive.extractfile(member)):
+                batches[name] = read_batch(file, f"{path} ({name})")
+        if absent := [name for name in names if name not in batches]:
+            raise ValueError(f"there is no {absent[0]} in it")
     return [batches[name] for name in names]
 
 
 def read_batch(file: IO[bytes], where: str) -> tuple[Tensor, Tensor]:
-    """Read images [n, 3, 32, 32] and labels [n] from one batch, a pickle; it cannot run code.
-
-    >>> with open("data/cifar-10-batches-py/test_batch", "rb") as file:
-    ...     images, labels = read_batch(file, file.name)
-    """
-    try:
+    """Return images [n, 3, 32, 32] and labels [n] of one batch, a pickle that is kept from running code."""
+    with _reading(where):  # a damaged pickle may fail in any way
         content = _ArraysOnly(file, encoding="bytes").load()
         pixels, labels = content[b"data"], torch.tensor(content[b"labels"])
         if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3 * 32 * 32):
             raise ValueError(f"its data is {pixels.dtype} of shape {pixels.shape}")
         if labels.dtype != torch.int64 or labels.dim() != 1 or not 0 <= labels.min() <= labels.max() < len(CLASSES):
-            raise ValueError("its labels are not whole numbers from 0 to 9")
+            raise ValueError("its labels are not integers from 0 to 9")
         return torch.from_numpy(pixels.copy()).view(-1, 3, 32, 32), labels
-    except Exception as error:  # a damaged pickle may fail in any way
-        raise _unread(where, first_line(error)) from error
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Refuses every name but the few that numpy's arrays are made of."""
+    """Refuse every name except the few that numpy arrays consist of."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAYS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which no batch of images needs")
         return ARRAYS[module, name]
 
 
-def _unread(where: str, cause: str) -> SecateurError:
-    return SecateurError(
-        f"{where} cannot be read as CIFAR-10: {cause}", remedy="remove it, so that it is fetched again"
-    )
+def _reading(where: object) -> AbstractContextManager[None]:
+    return explained(f"{where} cannot be read as CIFAR-10", remedy="remove it, so that it is downloaded again")

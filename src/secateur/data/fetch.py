@@ -1,4 +1,4 @@
-"""Downloads that go on where they stopped, and that are checked before they are used."""
+"""Downloads that resume where they stopped, with checksums."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from secateur.errors import SecateurError
-from secateur.program import first_line
+from secateur.errors import SecateurError, first_line
 
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
@@ -20,7 +19,7 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class File:
-    """A file of a data set: its place below the data root, its checksum, and where to get it."""
+    """A file of a data set: its path below the data root, its checksum and its addresses."""
 
     path: str
     md5: str
@@ -28,12 +27,10 @@ class File:
 
 
 def fetch(files: list[File], root: Path, download: bool = True) -> None:
-    """Get the files that are not there yet; if that is not possible, say how to do it by hand.
+    """Download missing files; if that fails, raise an error that says how to get them by hand.
 
-    >>> fetch([File("MNIST/raw/x.gz", "f68b...", ("https://host/x.gz",))], Path("data"))
-
-    A file is written beside its place with `.part` at the end, checked, then renamed. If several processes share the
-    folder, let one fetch first.
+    A file is written as `NAME.part`, checked, then renamed. If several processes share the folder, let one download
+    first.
     """
     missing = [file for file in files if not (root / file.path).is_file()]
     if not missing:
@@ -47,14 +44,14 @@ def fetch(files: list[File], root: Path, download: bool = True) -> None:
     raise SecateurError(
         problem,
         remedy="\n    ".join(
-            [f"put these files into {root} by hand, or name another folder in SECATEUR_DATA:"]
+            [f"put these files into {root} by hand, or set SECATEUR_DATA to another folder:"]
             + [f"{file.path} (md5 {file.md5}), from {' or '.join(file.urls)}" for file in still]
         ),
     )
 
 
 def _fetch_one(file: File, target: Path) -> str:
-    """Try every address; the problem with the last of them, or nothing."""
+    """Try every address; return the problem with the last one, or an empty string."""
     problem = f"there is no address for {file.path}"
     part = target.with_name(target.name + ".part")
     for url in file.urls:
@@ -62,7 +59,7 @@ def _fetch_one(file: File, target: Path) -> str:
             part.parent.mkdir(parents=True, exist_ok=True)
             resumed = part.exists()
             _download(url, part)
-            if resumed and md5(part) != file.md5:  # what lay there was the beginning of something else
+            if resumed and md5(part) != file.md5:  # the existing part belonged to another file
                 part.unlink()
                 _download(url, part)
             found = md5(part)
@@ -70,14 +67,14 @@ def _fetch_one(file: File, target: Path) -> str:
                 os.replace(part, target)
                 return ""
             part.unlink()
-            problem = f"what {url} gave has the md5 {found} instead of {file.md5}, and was removed"
+            problem = f"the file from {url} has the md5 {found} instead of {file.md5}, and was removed"
         except (OSError, http.client.HTTPException) as error:  # urllib's errors are OSErrors
-            problem = f"{url} could not be fetched: {first_line(error)}"
+            problem = f"{url} could not be downloaded: {first_line(error)}"
     return problem
 
 
 def _download(url: str, part: Path) -> None:
-    """Fill the file from where it ends, again and again as long as each connection brings something."""
+    """Complete the file, with a new connection after each that was cut but brought some bytes."""
     while True:
         before = _size(part)
         try:
@@ -85,7 +82,7 @@ def _download(url: str, part: Path) -> None:
                 return
             problem: Exception = ConnectionError("the connection was cut")
         except urllib.error.HTTPError:
-            raise  # the server's answer will not change
+            raise  # trying again would not help
         except (OSError, http.client.HTTPException) as error:
             problem = error
         if _size(part) <= before:
@@ -97,7 +94,7 @@ def _size(part: Path) -> int:
 
 
 def _continue(url: str, part: Path) -> bool:
-    """Ask for the rest of the file, once; whether it is complete now."""
+    """Request the rest of the file once; return whether it is complete."""
     start = _size(part)
     headers = {"User-Agent": "secateur", "Accept-Encoding": "identity"}
     if start:
@@ -106,7 +103,7 @@ def _continue(url: str, part: Path) -> bool:
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and start:  # nothing after what we have: it is complete, or none of this file
+        if error.code == 416 and start:  # there are no more bytes: the file is complete, or another one
             return True
         raise
     with answer:
@@ -121,10 +118,6 @@ def _continue(url: str, part: Path) -> bool:
 
 
 def md5(path: Path) -> str:
-    """Give the checksum of a file as hexadecimal digits.
-
-    >>> md5(Path("MNIST/raw/train-images-idx3-ubyte.gz"))
-    'f68b3c2dcbeaaa9fbdd348bbdeb94873'
-    """
+    """Return the checksum of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,11 +1,10 @@
-"""MNIST and Fashion-MNIST: four idx files each, zipped or not."""
+"""MNIST and Fashion-MNIST: four idx files each, compressed or not."""
 
 from __future__ import annotations
 
 import gzip
 import math
 import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from secateur.data.base import Data, split
 from secateur.data.fetch import File, fetch
-from secateur.errors import SecateurError
+from secateur.errors import SecateurError, explained
 
 
 @dataclass(frozen=True)
 class IdxSet:
-    """Where a data set lies, its scale, and the checksums of its files."""
+    """The folder of a data set, its addresses, classes and normalisation, and the checksums of its files."""
 
     folder: str
     hosts: tuple[str, ...]
@@ -59,11 +58,7 @@ FASHION = IdxSet(
 
 
 def read_idx_set(known: IdxSet, part: str, root: Path, seed: int, download: bool) -> Data:
-    """Read one part. The LeNet inside the package wants pixels from 0 to 1 instead: `data.scaled((0.0,), (1.0,))`.
-
-    >>> read_idx_set(DIGITS, "test", Path("data"), seed=0, download=False).images.shape
-    torch.Size([10000, 1, 28, 28])
-    """
+    """Return one part. The LeNet inside the package takes pixels from 0 to 1 instead: `data.scaled((0.0,), (1.0,))`."""
     kind = "t10k" if part == "test" else "train"
     names = [f"{kind}-images-idx3-ubyte.gz", f"{kind}-labels-idx1-ubyte.gz"]
     paths = [_present(root / known.folder, name) for name in names]
@@ -74,7 +69,7 @@ def read_idx_set(known: IdxSet, part: str, root: Path, seed: int, download: bool
     if images.dim() != 3 or labels.shape != images.shape[:1] or not len(labels) or labels.max() > 9:
         raise SecateurError(
             f"{root / known.folder} has images {tuple(images.shape)} and labels {tuple(labels.shape)} for {kind!r}",
-            remedy="remove the files of this data set, so that they are fetched again",
+            remedy="remove the files of this data set, so that they are downloaded again",
         )
     data = Data(images.unsqueeze(1), labels.long(), (known.mean,), (known.std,), known.classes)
     return data if part == "test" else data.take(split(len(data), part, seed))
@@ -85,23 +80,15 @@ def _present(folder: Path, name: str) -> Path | None:
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read an idx file of bytes: two zeros, the type, the number of axes, each size, then the values.
-
-    >>> read_idx(Path("data/MNIST/raw/t10k-labels-idx1-ubyte.gz")).shape
-    torch.Size([10000])
-    """
-    try:
+    """Return the content of an idx file of bytes: two zeros, the type, the number of axes, each size, the values."""
+    with explained(f"{path} cannot be read", remedy="remove it, so that it is downloaded again"):
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         zeros, kind, axes = struct.unpack(">HBB", content[:4])
         start = 4 + 4 * axes
         shape = struct.unpack(f">{axes}I", content[4:start])
         if zeros or kind != 8:
-            raise ValueError("it does not begin as an idx file of bytes does")
+            raise ValueError("it does not begin like an idx file of bytes")
         if len(content) - start != math.prod(shape):
-            raise ValueError(f"it has {len(content) - start} values, its head says {math.prod(shape)}")
-    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
-        raise SecateurError(
-            f"{path} cannot be read: {error}", remedy="remove it, so that it is fetched again"
-        ) from error
+            raise ValueError(f"it has {len(content) - start} values, its header says {math.prod(shape)}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())

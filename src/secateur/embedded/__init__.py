@@ -1,6 +1,7 @@
-"""A trained LeNet-5 and real digits inside the package, so that a demonstration downloads nothing.
+"""A trained LeNet-5 with digits.
 
-The digits are from MNIST: 2,000 of its test set, and 512 of those the network was trained on, to calibrate with.
+Both are inside the package, so that a demonstration downloads nothing. The digits are from MNIST: 2,000 of its test
+set, and 512 of the images that the network was trained on, for calibration.
 `benchmarks/embed_demo.py` makes the files.
 """
 
@@ -20,7 +21,7 @@ FOLDER = resources.files(__name__)
 
 
 def lenet5() -> LeNet5:
-    """Give LeNet-5 as trained on MNIST, in evaluation mode.
+    """Return LeNet-5 trained on MNIST, in evaluation mode.
 
     >>> lenet5()(digits("test")[0]).argmax(1)
     """
@@ -30,11 +31,14 @@ def lenet5() -> LeNet5:
 
 
 def digits(part: Literal["test", "calibration"]) -> tuple[Tensor, Tensor]:
-    """Give the images of one part, scaled as the network wants them, and their labels.
+    """Return images of MNIST, scaled as the network takes them, and their labels.
 
     >>> images, labels = digits("test")
     >>> images.shape, labels.shape
     (torch.Size([2000, 1, 28, 28]), torch.Size([2000]))
+
+    Args:
+        part: "test" for 2,000 test images, "calibration" for 512 of the training images.
     """
     with (FOLDER / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         pixels, labels = (torch.from_numpy(arrays[f"{part}_{kind}"]) for kind in ("images", "labels"))
@@ -42,9 +46,5 @@ def digits(part: Literal["test", "calibration"]) -> tuple[Tensor, Tensor]:
 
 
 def as_images(pixels: Tensor) -> Tensor:
-    """Turn bytes [n, 28, 28] into what the LeNets are trained on: floats from 0 to 1, [n, 1, 28, 28].
-
-    >>> as_images(torch.full((5, 28, 28), 255, dtype=torch.uint8)).max()
-    tensor(1.)
-    """
+    """Return bytes [n, 28, 28] as inputs of the LeNets: floats from 0 to 1, [n, 1, 28, 28]."""
     return pixels.unsqueeze(1).float() / 255

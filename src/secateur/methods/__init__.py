@@ -1,11 +1,11 @@
-"""The methods that decide which channels stay."""
+"""Pruning methods, one per file."""
 
 from __future__ import annotations
 
 from secateur.methods.base import Evidence, GroupRow, Method
 from secateur.methods.fpgm import FPGM
 from secateur.methods.ft import FT
-from secateur.methods.pfp import PFP
+from secateur.methods.pfp.method import PFP
 from secateur.methods.random import Random
 from secateur.methods.residual import Residual
 from secateur.methods.softnet import SoftNet

@@ -1,4 +1,4 @@
-"""What every method looks at, and what it gives."""
+"""The base of all methods: the evidence that they measure on, and what they return."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secateur.batches import Call
-from secateur.curves import Curve, curves
-from secateur.graph import ChannelGraph
-from secateur.select import Selection
-from secateur.sensitivity import Sensitivity, measure
+from secateur.channels.graph import ChannelGraph
+from secateur.methods.pfp.sensitivity import Sensitivity, measure
+from secateur.methods.selection import Selection
+from secateur.network.batches import Call
+from secateur.refit.curves import Curve, curves
 
 
 @dataclass(frozen=True)
 class Evidence:
     """The network as it stands, its channels and the calibration data.
 
-    Of a group that has been cut already, only the units in `kept` count; the network has the others silenced.
+    Of a group that has been cut before, only the units in `kept` count; the others are zeroed in the network.
     """
 
     network: nn.Module
@@ -37,7 +37,7 @@ class Evidence:
     _known: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def sensitivities(self, kind: str = "max") -> dict[str, Sensitivity]:
-        """The sensitivity of every unit that is left, by group; measured once. A group that no layer reads is left out.
+        """Return the sensitivity of every remaining unit, by group; measured once. Unconsumed groups are left out.
 
         >>> evidence.sensitivities("mean")["conv1"].values
         """
@@ -51,9 +51,9 @@ class Evidence:
         return dict(self.once(kind, found))
 
     def curves(self) -> dict[str, Curve]:
-        """How much harm each group's shrinking does; measured once. A group that no known layer reads is left out.
+        """Return the divergence curve of each group, measured once. A group that no known layer consumes is left out.
 
-        >>> evidence.curves()["conv1"].harm
+        >>> evidence.curves()["conv1"].divergence
         """
 
         def found() -> dict[str, Curve]:
@@ -62,11 +62,11 @@ class Evidence:
         return dict(self.once("curves", found))
 
     def scores(self, method: Method) -> Mapping[str, Any]:
-        """What a method gives; asked for once."""
+        """Return the scores of a method, computed once."""
         return self.once(f"scores {id(method)}", lambda: (method, method.scores(self)))[1]  # held, so that the id stays
 
     def once(self, what: str, measure: Callable[[], Any]) -> Any:
-        """What is measured under this name, the first time that it is asked for.
+        """Return a measurement by its name; it is made when it is first asked for.
 
         >>> evidence.once("rms", lambda: measure(evidence.network, evidence.graph, evidence.batches, kind="rms"))
         """
@@ -77,19 +77,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """What happened to one group. A number that the method does not have is NaN."""
+    """The figures of one group. Those that the method does not have are NaN."""
 
     name: str
     before: int
     after: int
     mass: float = math.nan  # sum of the sensitivities before any cut
-    eps: float = math.nan  # relative error that a draw of this size promises, with probability 1 - delta for each step
-    dropped: float = math.nan  # sum of the sensitivities that went, times C: bounds the error of keeping the largest
-    harm: float = math.nan  # how far the output would move if this group alone were cut so, its readers fitted anew
+    eps: float = math.nan  # relative error that sampling this many guarantees, with probability 1 - delta per step
+    dropped: float = math.nan  # sum of the removed sensitivities, times C: bounds the error of keeping the largest
+    divergence: float = math.nan  # estimated output divergence if this group alone were cut, its consumers refitted
 
 
 class Method(ABC):
-    """A way to judge channels. A method of your own gives a score to every unit; the larger scores stay.
+    """A way to rank channels. A method of your own returns a score for every unit; units with larger scores stay.
 
     >>> class Mine(Method):
     ...     def scores(self, evidence):
@@ -97,34 +97,40 @@ class Method(ABC):
     ...         return {g.name: weights[g.slots[0].parameter].flatten(1).norm(dim=1) for g in evidence.graph.prunable}
     """
 
-    allocation: ClassVar[str] = "uniform"  # how the budget is shared among the groups unless the user says otherwise
+    allocation: ClassVar[str] = "uniform"  # how the budget is allocated to the groups by default
+    repairs: ClassVar[bool] = False  # whether it counts on a repair after the cut
 
     @property
     def name(self) -> str:
-        """What the method is called in summaries and files."""
+        """The name in summaries and files."""
         return type(self).__name__.lower()
+
+    @property
+    def random_size(self) -> bool:
+        """Whether `choose` may return another number of units than it is asked for."""
+        return False
 
     @abstractmethod
     def scores(self, evidence: Evidence) -> Mapping[str, Any]:
-        """A score for every unit that is left, by group. A group that is not given stays whole."""
+        """Return a score for every remaining unit, by group. A group that is left out stays whole."""
 
     def choose(self, name: str, scores: Any, count: int) -> Selection:
-        """The units of a group that stay, counted among those left: of equal scores the first."""
+        """Return the units of a group that stay, as indices among the remaining ones; of equal scores the first."""
         order = np.argsort(-torch.as_tensor(scores).double().numpy(), kind="stable")[:count]
         return Selection(tuple(sorted(order.tolist())), (1.0,) * len(order))
 
     def numbers(self, scores: Any) -> Tensor:
-        """The scores of a group as plain numbers, one for each unit, as files tell them."""
+        """Return the scores of a group as plain numbers, one for each unit, for saved files."""
         return torch.as_tensor(scores)
 
     def settings(self) -> dict[str, Any]:
-        """The method's own settings, as plain data."""
+        """Return the method's own settings, as plain data."""
         return {}
 
     def row(self, row: GroupRow, scores: Any, count: int, chosen: Selection) -> GroupRow:
-        """What one step adds to what is told of a group."""
+        """Return the figures of a group after one more step."""
         return replace(row, after=len(chosen.kept))
 
-    def notes(self, rows: Sequence[GroupRow], points: int) -> list[str]:
-        """What the user should know of the result."""
+    def notes(self, rows: Sequence[GroupRow], samples: int) -> list[str]:
+        """Return remarks on the result."""
         return []

@@ -1,4 +1,4 @@
-"""FT: the filters with the smallest sums of absolute weights go (Li et al. 2017)."""
+"""FT: remove the filters with the smallest l1 norms (Li et al. 2017)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from secateur.methods.base import Evidence, Method
-from secateur.methods.filters import checked, filters
+from secateur.methods.filters import filter_scores
 
 
 @dataclass(frozen=True)
 class FT(Method):
-    """The l1 norm of the unit's filter: of several layers that make it, the sum of their norms.
+    """Score each unit by the l1 norm of its filter, summed over the layers that produce it.
 
     >>> sc.prune(model, images, {"params": "50%"}, method="ft")
     """
 
     def scores(self, evidence: Evidence) -> dict[str, Tensor]:
-        """The l1 norm of every unit; a group that no convolution or linear layer makes is left out."""
-        found = {group.name: filters(evidence, group) for group in evidence.graph.prunable}
-        return checked({name: rows.abs().sum(1) for name, rows in found.items() if rows is not None})
+        """Return the l1 norm of every unit, without groups that no convolution or linear layer produces."""
+        return filter_scores(evidence, lambda filters: filters.abs().sum(1))

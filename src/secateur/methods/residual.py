@@ -1,4 +1,4 @@
-"""Least residual: the channels go that the layers reading them can do without most easily, once fitted anew."""
+"""Least residual: remove the channels whose consumers, once refitted, are left with the least error."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from secateur.curves import Curve
 from secateur.methods.base import Evidence, GroupRow, Method
-from secateur.select import Selection
+from secateur.methods.selection import Selection
+from secateur.refit.curves import Curve
 
 
 @dataclass(frozen=True)
 class Residual(Method):
-    """Eliminate units one by one by the error that their readers have left after a refit (curves.py).
+    """Eliminate units one by one by the error that their consumers have left after a refit (refit/curves.py).
 
-    It counts on a repair after the cut, which `sc.prune` does unless it is told not to.
+    It counts on a repair after the cut, which `sc.prune` does by default.
     """
 
     allocation: ClassVar[str] = "residual"
+    repairs: ClassVar[bool] = True
 
     def scores(self, evidence: Evidence) -> dict[str, Curve]:
-        """The order in which the units of each group go."""
+        """Return the divergence curve of each group, with its elimination order."""
         return evidence.curves()
 
     def choose(self, name: str, scores: Curve, count: int) -> Selection:
-        """Those that go last."""
+        """Return the units that are eliminated last."""
         return Selection(tuple(sorted(scores.removed[len(scores.removed) - count :])), (1.0,) * count)
 
     def numbers(self, scores: Curve) -> Tensor:
-        """The harm done once a unit has gone; the last never goes, and has the harm of the last but one."""
+        """Return the divergence once each unit has been removed; the last one repeats the value before it."""
         found = torch.empty(len(scores.removed), dtype=torch.float64)
-        found[list(scores.removed)] = torch.cat([scores.harm[1:], scores.harm[-1:]])
+        found[list(scores.removed)] = torch.cat([scores.divergence[1:], scores.divergence[-1:]])
         return found
 
     def row(self, row: GroupRow, scores: Curve, count: int, chosen: Selection) -> GroupRow:
-        """Tell the harm that cutting this group alone would do."""
-        before = 0.0 if row.harm != row.harm else row.harm
+        """Add the estimated divergence of cutting this group alone."""
+        before = 0.0 if row.divergence != row.divergence else row.divergence
         gone = len(scores.removed) - len(chosen.kept)
-        return replace(row, after=len(chosen.kept), harm=before + float(scores.harm[gone]))
+        return replace(row, after=len(chosen.kept), divergence=before + float(scores.divergence[gone]))
 
-    def notes(self, rows: Sequence[GroupRow], points: int) -> list[str]:
-        """It promises nothing beforehand."""
-        return ["nothing is promised beforehand: measure or certify the network on held-out data"]
+    def notes(self, rows: Sequence[GroupRow], samples: int) -> list[str]:
+        """Return that there is no guarantee before the cut."""
+        return ["no guarantee before the cut: measure or certify the network on held-out data"]

@@ -1,4 +1,4 @@
-"""SoftNet: the filters with the smallest euclidean norms go (He et al. 2018), without their regrowth in training."""
+"""SoftNet: remove the filters with the smallest l2 norms (He et al. 2018), without their regrowth in training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from secateur.methods.base import Evidence, Method
-from secateur.methods.filters import checked, filters
+from secateur.methods.filters import filter_scores
 
 
 @dataclass(frozen=True)
 class SoftNet(Method):
-    """The l2 norm of the unit's filter: of several layers that make it, the root of the sum of all squares.
+    """Score each unit by the l2 norm of its filter, over all weights of the layers that produce it.
 
     >>> sc.prune(model, images, {"params": "50%"}, method="softnet")
     """
 
     def scores(self, evidence: Evidence) -> dict[str, Tensor]:
-        """The l2 norm of every unit; a group that no convolution or linear layer makes is left out."""
-        found = {group.name: filters(evidence, group) for group in evidence.graph.prunable}
-        return checked({name: rows.norm(dim=1) for name, rows in found.items() if rows is not None})
+        """Return the l2 norm of every unit, without groups that no convolution or linear layer produces."""
+        return filter_scores(evidence, lambda filters: filters.norm(dim=1))

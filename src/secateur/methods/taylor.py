@@ -1,4 +1,4 @@
-"""Taylor: the filters go without which the loss would change least, to first order (Molchanov et al. 2019)."""
+"""Taylor: remove the filters whose removal changes the loss least, to first order (Molchanov et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,74 +12,71 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils import parametrize
 
-from secateur.batches import Call, batch_size, take
-from secateur.errors import SecateurError, UsageError
-from secateur.forward import forward
+from secateur.errors import SecateurError, UsageError, first_line
 from secateur.methods.base import Evidence, Method
-from secateur.methods.filters import checked, making_weights, units_along
-from secateur.program import first_line, mode, named_tensors
-from secateur.sensitivity import no_data
-from secateur.ties import Slot
+from secateur.methods.filters import checked, producer_weights, units_along
+from secateur.network.batches import Call, batch_size, forward, no_data, split
+from secateur.network.modules import Slot, mode, named_tensors
 
 
 @dataclass(frozen=True)
 class Taylor(Method):
-    """The square of the sum of gradient times weight over all weights of the unit's filter, averaged over batches.
+    """Score each unit by the square of the sum of gradient times weight over its filter, averaged over batches.
 
-    That sum is the derivative of the loss when the filter is scaled. The loss is the cross-entropy where labels are
-    whole numbers, the mean squared error where they are not. Of several layers that make a unit, all weights are in
-    the one sum.
-
-    batch: points whose mean loss one gradient is of; larger batches of data are split. Over very many points the mean
-        gradient of a trained network is near zero, and says little.
+    That sum is the derivative of the loss when the filter is scaled. The loss is the cross-entropy for integer labels
+    and the mean squared error for others. If several layers produce a unit, the sum is over all their weights.
 
     >>> sc.prune(model, [(images, labels)], {"params": "50%"}, method="taylor")
+
+    Attributes:
+        batch: the number of samples for one gradient; larger batches of data are split. Over very many samples the mean
+            gradient of a trained network is near zero and carries little information.
     """
 
     batch: int = 32
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise UsageError(f"batch is {self.batch}", remedy="give a whole number from 1 up")
+            raise UsageError(f"batch is {self.batch}", remedy="give an integer of at least 1")
 
     def settings(self) -> dict[str, Any]:
-        """As given."""
+        """Return the settings as given."""
         return asdict(self)
 
     def scores(self, evidence: Evidence) -> dict[str, Tensor]:
-        """The mean squares of all units; a group whose filters get no gradient is left out."""
+        """Return the mean square of every unit; a group whose filters get no gradient is left out."""
         network, graph, kept = evidence.network, evidence.graph, evidence.kept
-        makers = {group.name: making_weights(network, group) for group in graph.prunable}
+        producers = {group.name: producer_weights(network, group) for group in graph.prunable}
         unit_of = {
             (name, slot): units_along(graph[name], slot, weight.shape[slot.axis], kept[name])
-            for name, weights in makers.items()
+            for name, weights in producers.items()
             for slot, weight in weights.items()
         }
         tensors = named_tensors(network)
         stored = [tensors[name] for name in sorted({slot.parameter for _, slot in unit_of})]
         totals: dict[str, Tensor] = {}
-        points = 0
+        samples = 0
         with mode(network, False), torch.inference_mode(False), torch.enable_grad(), _trainable(stored):
             for call, labels in _pairs(evidence, self.batch):
-                with parametrize.cached():  # so that a computed weight is the one that forward uses
-                    weights = {slot: w for g in graph.prunable for slot, w in making_weights(network, g).items()}
+                with parametrize.cached():  # so that a computed weight is the same tensor as in forward
+                    weights = {slot: w for g in graph.prunable for slot, w in producer_weights(network, g).items()}
                     changes = _changes(_loss(forward(network, call), labels), weights)
-                points += len(labels)
-                for name, slots in makers.items():
+                samples += len(labels)
+                for name, slots in producers.items():
                     found = [slot for slot in slots if slot in changes]
                     change = torch.zeros(len(kept[name]) + 1, dtype=torch.float64)
                     for slot in found:
                         change.index_add_(0, unit_of[name, slot], changes[slot])
                     if found:
                         totals[name] = totals.get(name, torch.zeros(())) + len(labels) * change[:-1].square()
-        if not points:
+        if not samples:
             raise no_data()
-        return checked({name: total / points for name, total in totals.items()})
+        return checked({name: total / samples for name, total in totals.items()})
 
 
 @contextmanager
 def _trainable(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Gradients reach these tensors for a while, frozen or not."""
+    """Let gradients reach these tensors within a `with` block, frozen or not."""
     before = [tensor.requires_grad for tensor in tensors]
     try:
         for tensor in tensors:
@@ -91,62 +88,60 @@ def _trainable(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def _pairs(evidence: Evidence, most: int) -> Iterator[tuple[Call, Tensor]]:
-    """Inputs and labels, at most so many points at a time."""
+    """Return inputs and labels, at most `most` samples at a time."""
     if evidence.labels is None:
         raise UsageError(
             "this method needs labels, and the data has none",
             layer="taylor",
-            remedy="give pairs: data=[(inputs, labels), ...], labels as class numbers or as numbers to predict",
+            remedy="give pairs: data=[(inputs, labels), ...], labels as class indices or as numbers to predict",
         )
     if len(evidence.labels) != len(evidence.batches):
         raise UsageError(
             f"there are labels for {len(evidence.labels)} of {len(evidence.batches)} batches",
             layer="taylor",
-            remedy="give pairs (inputs, labels) throughout",
+            remedy="give pairs (inputs, labels) for all of them",
         )
     for call, labels in zip(evidence.batches, evidence.labels, strict=True):
         size = batch_size(call)
         if not labels.dim() or len(labels) != size:
             raise UsageError(
-                f"a batch of {size} points has labels of shape {tuple(labels.shape)}",
+                f"a batch of {size} samples has labels of shape {tuple(labels.shape)}",
                 layer="taylor",
-                remedy="give one label for each point",
+                remedy="give one label for each sample",
             )
-        for first in range(0, size, most):
-            part = slice(first, first + most)
-            yield take(call, part), labels[part]
+        yield from zip(split([call], most), labels.split(most), strict=True)
 
 
 def _loss(outputs: Any, labels: Tensor) -> Tensor:
     if not isinstance(outputs, Tensor):
         raise UsageError(
-            f"the network gives a {type(outputs).__name__}, no tensor, so its loss is not known",
+            f"the network returns a {type(outputs).__name__} instead of a tensor, so its loss is not known",
             layer="taylor",
-            remedy="wrap the network so that it gives the logits alone, or use a method without labels",
+            remedy="wrap the network so that it returns the logits alone, or use a method without labels",
         )
     labels = labels.to(outputs.device)
     if labels.is_floating_point():
         if labels.squeeze(-1).shape != outputs.squeeze(-1).shape:
-            raise _misfit(outputs, labels, "numbers to predict in the shape of what the network gives")
+            raise _misfit(outputs, labels, "numbers to predict in the shape of the output")
         return mse_loss(outputs, labels.view_as(outputs).to(outputs.dtype))
     if outputs.dim() < 2 or outputs.shape[:1] + outputs.shape[2:] != labels.shape:
-        raise _misfit(outputs, labels, "class numbers, one for each point")
+        raise _misfit(outputs, labels, "class indices, one for each sample")
     if not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[1]:
-        raise _misfit(outputs, labels, f"class numbers from 0 to {outputs.shape[1] - 1}")
+        raise _misfit(outputs, labels, f"class indices from 0 to {outputs.shape[1] - 1}")
     return cross_entropy(outputs, labels.long())
 
 
 def _misfit(outputs: Tensor, labels: Tensor, wanted: str) -> UsageError:
     low, high = (labels.min().item(), labels.max().item()) if labels.numel() else (None, None)
     return UsageError(
-        f"the network gives {tuple(outputs.shape)}, the labels are {tuple(labels.shape)} from {low} to {high}",
+        f"the output has the shape {tuple(outputs.shape)}, the labels have {tuple(labels.shape)}, from {low} to {high}",
         layer="taylor",
         remedy=f"give {wanted}",
     )
 
 
 def _changes(loss: Tensor, weights: dict[Slot, Tensor]) -> dict[Slot, Tensor]:
-    """Gradient times weight along every slot, summed over its other axes; without the slots that get no gradient."""
+    """Return gradient times weight, summed over all axes but the slot's, for every slot that gets a gradient."""
     try:
         used = loss.requires_grad and torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     except RuntimeError as error:
@@ -158,9 +153,9 @@ def _changes(loss: Tensor, weights: dict[Slot, Tensor]) -> dict[Slot, Tensor]:
     gradients = {slot: gradient for slot, gradient in zip(weights, used or (), strict=False) if gradient is not None}
     if not gradients:
         raise SecateurError(
-            "the loss does not depend on any filter by way of gradients",
+            "no filter gets a gradient from the loss",
             layer="taylor",
-            remedy="see that forward neither detaches nor runs under no_grad, or use a method without gradients",
+            remedy="make sure that forward neither detaches nor runs under no_grad, or use a method without gradients",
         )
     return {
         slot: (gradient.cpu().double() * weights[slot].detach().cpu().double()).movedim(slot.axis, 0).flatten(1).sum(1)

@@ -1,1 +1,1 @@
-"""What the command line shows: tables for people, dictionaries for machines."""
+"""Tables and figures of results."""

@@ -1,24 +1,25 @@
-"""What a sweep found: a table, the commensurate network of each method, and a curve in text."""
+"""The results of a sweep: a table, the smallest accurate network of each method, and a curve in text."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from secateur import tables
 from secateur.errors import UsageError
-from secateur.files import read_json
+from secateur.storage.files import read_json
 
-WITHIN = 0.5  # points of error that a commensurate network may lose
-MARKS = "ox+*#@"
+WITHIN = 0.5  # percentage points of validation error that a commensurate network may lose
+MARKS = "ox+*#@%$=~"
+SEVERAL, UNPRUNED = "&", "·"  # marks of several methods in one cell, and of the original
 
 
 @dataclass(frozen=True)
@@ -38,31 +39,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Findings:
-    """A run folder, read."""
+    """The records of a run folder."""
 
     name: str
-    unit: str  # "%" or "" for a loss
+    unit: str  # "%", or "" for a loss
     original: float  # mean error on test data
     original_validation: float
     networks: int
     rows: tuple[Row, ...]
     stopped: tuple[str, ...]
 
-    def commensurate(self, method: str) -> Row | None:
-        """The smallest network whose validation error is near the original's; where none is, the nearest."""
-        rows = [row for row in self.rows if row.method == method]
-        near = [row for row in rows if row.validation <= self.original_validation + self.tolerance]
-        if near:
-            return max(near, key=lambda row: row.params_removed)
-        return min(rows, key=lambda row: row.validation, default=None)
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(row.method for row in self.rows))
 
     @property
     def tolerance(self) -> float:
         return WITHIN if self.unit else 0.05 * self.original_validation
 
+    def is_near(self, row: Row) -> bool:
+        """Return whether the validation error is within the tolerance of the original's."""
+        return row.validation <= self.original_validation + self.tolerance
+
+    def commensurate(self, method: str) -> Row | None:
+        """Return the smallest network within the tolerance; where there is none, the one with the least error."""
+        rows = [row for row in self.rows if row.method == method]
+        near = [row for row in rows if self.is_near(row)]
+        if near:
+            return max(near, key=lambda row: row.params_removed)
+        return min(rows, key=lambda row: row.validation, default=None)
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for machines."""
-        best = {method: self.commensurate(method) for method in dict.fromkeys(row.method for row in self.rows)}
+        """Return everything as plain data."""
+        best = {method: self.commensurate(method) for method in self.methods}
         return {
             "recipe": self.name,
             "networks": self.networks,
@@ -74,12 +83,12 @@ class Findings:
 
 
 def read_run(folder: Path) -> Findings:
-    """Read the records of a run, finished or not.
+    """Return the records of a run, finished or not.
 
-    >>> print(as_text(read_run(Path("runs/lenet5-quick"))))
+    >>> rich.print(as_text(read_run(Path("runs/lenet5-quick"))))
     """
     if not (folder / "recipe.json").is_file():
-        raise UsageError(f"there is no run in {folder}", remedy="give the folder that a sweep wrote")
+        raise UsageError(f"there is no run in {folder}", remedy="pass the folder that a sweep wrote")
     recipe = read_json(folder / "recipe.json")
     originals = [read_json(path) for path in sorted(folder.glob("network-*/original.json"))]
     if not originals:
@@ -89,20 +98,19 @@ def read_run(folder: Path) -> Findings:
     for record in records:
         if "stopped" not in record:
             steps[record["method"], record["step"]].append(record)
-    percent = originals[0]["test"]["top1"] is not None
     return Findings(
         name=recipe["name"],
-        unit="%" if percent else "",
+        unit="" if originals[0]["test"]["top1"] is None else "%",
         original=_mean(_error(one["test"]) for one in originals),
         original_validation=_mean(_error(one["validation"]) for one in originals),
         networks=len(originals),
         rows=tuple(_row(method, several) for (method, _), several in sorted(steps.items())),
-        stopped=tuple(_stop(record) for record in records if "stopped" in record),
+        stopped=tuple(
+            f"network {record['network']}, {record['method']}, step {record['step']}: {record['stopped']}"
+            for record in records
+            if "stopped" in record
+        ),
     )
-
-
-def _stop(record: Mapping[str, Any]) -> str:
-    return f"network {record['network']}, {record['method']}, step {record['step']}: {record['stopped']}"
 
 
 def _row(method: str, records: Sequence[Mapping[str, Any]]) -> Row:
@@ -121,28 +129,27 @@ def _row(method: str, records: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _error(figures: Mapping[str, Any]) -> float:
-    """Percent of wrong answers, or the loss where there are no classes."""
+    """Return the percentage of wrong answers, or the loss where there are no classes."""
     return float(figures["loss"]) if figures["top1"] is None else 100 * (1 - float(figures["top1"]))
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(values)
 
 
 def as_text(found: Findings) -> Group:
-    """Everything for the terminal, in 80 columns."""
-    what = f"error {found.original:.2f}{found.unit}"
-    head = f"{found.name}: {found.networks} network{'s' * (found.networks > 1)}, unpruned test {what}"
+    """Return everything for a terminal of 80 columns."""
+    networks = f"{found.networks} network{'s' * (found.networks > 1)}"
+    head = f"{found.name}: {networks}, unpruned test error {found.original:.2f}{found.unit}"
     parts: list[Any] = [Text(head, "bold"), "", _table(found)]
-    for method in dict.fromkeys(row.method for row in found.rows):
-        best = found.commensurate(method)
-        if best:
-            near = best.validation <= found.original_validation + found.tolerance
-            label = "within" if near else "nearest to"
-            change = best.error - found.original
+    points = " points" if found.unit else ""
+    for method in found.methods:
+        if best := found.commensurate(method):
+            within = f"within {found.tolerance:.2g}{points} of the unpruned validation error"
+            which = f"smallest network {within}" if found.is_near(best) else f"no network {within}, nearest"
             parts.append(
-                f"{method}, {label} +{found.tolerance:.2g} of the unpruned validation error: "
-                f"PR {best.params_removed:.1%}, FR {best.macs_removed:.1%}, test error {change:+.2f}"
+                f"{method}, {which}: PR {best.params_removed:.1%}, FR {best.macs_removed:.1%}, test error "
+                f"{_change(best.error - found.original, points)}"
             )
     if found.rows:
         parts += ["", curve(found)]
@@ -150,11 +157,14 @@ def as_text(found: Findings) -> Group:
     return Group(*parts)
 
 
+def _change(change: float, points: str) -> str:
+    if round(change, 2) == 0:
+        return "as unpruned"
+    return f"{abs(change):.2f}{points} {'higher' if change > 0 else 'lower'} than unpruned"
+
+
 def _table(found: Findings) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("method")
-    for heading in ("PR", "FR", "pruned", "retrained", "change", "n"):
-        table.add_column(heading, justify="right")
+    table = tables.table("method", "PR", "FR", "pruned", "retrained", "change", "n")
     for row in found.rows:
         spread = f" ±{row.spread:.2f}" if row.networks > 1 else ""
         table.add_row(
@@ -172,28 +182,26 @@ def _table(found: Findings) -> Table:
 
 
 def curve(found: Findings, width: int = 60, height: int = 12) -> Text:
-    """Test error after retraining over the parameters removed, drawn with letters."""
-    methods = list(dict.fromkeys(row.method for row in found.rows))
-    low = min([found.original, *(row.error for row in found.rows)])
-    high = max([found.original, *(row.error for row in found.rows)])
+    """Return test error after retraining over the parameters removed, drawn with a mark for each method."""
+    marks = {method: MARKS[i % len(MARKS)] for i, method in enumerate(found.methods)}
+    errors = [found.original, *(row.error for row in found.rows)]
+    low, high = min(errors), max(errors)
     high = high if high > low else low + 1
+
+    def line(error: float) -> int:
+        return round((high - error) / (high - low) * (height - 1))
+
     grid = [[" "] * width for _ in range(height)]
-    line = _place(found.original, low, high, height)
-    grid[height - 1 - line] = ["·"] * width  # the unpruned network
+    grid[line(found.original)] = [UNPRUNED] * width
     for row in found.rows:
-        x = min(width - 1, int(row.params_removed * width))
-        y = _place(row.error, low, high, height)
-        grid[height - 1 - y][x] = MARKS[methods.index(row.method) % len(MARKS)]
+        y, x = line(row.error), min(width - 1, int(row.params_removed * width))
+        grid[y][x] = marks[row.method] if grid[y][x] in (" ", UNPRUNED, marks[row.method]) else SEVERAL
     lines = []
     for number, cells in enumerate(grid):
         level = high - (high - low) * number / (height - 1)
         lines.append(f"{level:8.2f}{found.unit or ' '} |{''.join(cells)}".rstrip())
     lines.append(f"{'':9} +{'-' * width}")
     lines.append(f"{'':11}0%{'parameters removed':^{width - 6}}100%")
-    legend = "   ".join(f"{MARKS[i % len(MARKS)]} {name}" for i, name in enumerate(methods))
-    lines.append(f"{'':11}{legend}   · unpruned")
-    return Text("\n".join(lines))
-
-
-def _place(value: float, low: float, high: float, height: int) -> int:
-    return round((value - low) / (high - low) * (height - 1))
+    legend = [f"{mark} {name}" for name, mark in marks.items()] + [f"{UNPRUNED} unpruned"]
+    legend += [f"{SEVERAL} several methods"] if any(SEVERAL in cells for cells in grid) else []
+    return Text("\n".join([*lines, f"{'':11}{'   '.join(legend)}"]))

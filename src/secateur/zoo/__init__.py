@@ -1,6 +1,6 @@
-"""Networks of the pruning papers, by the names the command line gives them: `zoo:lenet5`.
+"""Networks of the pruning papers.
 
-Each says in `input_shape` which input it was made for, without the batch.
+The command line calls them by name, `zoo:lenet5`. Each has its input's shape, without the batch, in `input_shape`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeepKnight: the steering angle from a camera frame (Amini et al. 2018)."""
+"""DeepKnight: the steering angle of a camera frame (Amini et al. 2018)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ CHANNELS, KERNELS, STRIDES = (24, 36, 48, 64, 64), (5, 5, 3, 3, 3), (2, 2, 2, 1,
 
 
 class DeepKnight(nn.Module):
-    """Five convolutions and three linear layers, one number for each image.
+    """Five convolutions and three linear layers, with one number for each image.
 
     >>> DeepKnight()(torch.zeros(2, 3, 120, 160)).shape
     torch.Size([2])
 
-    There is no padding and no batch norm. The first linear layer is as large as the frame asks for: for 120x160 it
-    holds 8,065,000 of the 8,268,901 parameters.
+    There is no padding and no batch norm. The size of the first linear layer depends on the frame: for 120x160 it has
+    8,065,000 of the 8,268,901 parameters.
+
+    Args:
+        height: of the frames.
+        width: of the frames.
     """
 
     input_shape: tuple[int, int, int] = (3, 120, 160)
@@ -29,12 +33,12 @@ class DeepKnight(nn.Module):
             before = after
             height, width = ((size - kernel) // stride + 1 for size in (height, width))
         if height < 1 or width < 1:
-            raise ValueError(f"frames of {self.input_shape} are too small; the convolutions need 53x53")
+            raise ValueError(f"frames of {self.input_shape} are too small; use at least 53x53")
         self.features = nn.Sequential(*layers)
         self.head = nn.Sequential(
             nn.Linear(before * height * width, 1000), nn.ReLU(), nn.Linear(1000, 100), nn.ReLU(), nn.Linear(100, 1)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the angle of each image of a batch."""
+        """Return the angle of each image of a batch."""
         return self.head(self.features(x).flatten(1)).squeeze(1)

@@ -1,4 +1,4 @@
-"""Densely connected networks for 32x32 images (Huang et al. 2017): every layer reads all before it in its block."""
+"""Densely connected networks for 32x32 images (Huang et al. 2017)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import avg_pool2d
 
 
 class Layer(nn.Module):
-    """Batch norm, ReLU and a 3x3 convolution; what it adds is put beside what it read."""
+    """Batch norm, ReLU and a 3x3 convolution; its output is concatenated to its input."""
 
     def __init__(self, before: int, growth: int) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Layer(nn.Module):
 
 
 class BottleneckLayer(nn.Module):
-    """The same with a 1x1 convolution before it, down to four times the growth."""
+    """A `Layer` with a 1x1 convolution to four times the growth before it."""
 
     def __init__(self, before: int, growth: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class BottleneckLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Batch norm, ReLU and a 1x1 convolution between two blocks; the picture is halved."""
+    """Batch norm, ReLU and a 1x1 convolution between two blocks, with pooling to half the resolution."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -47,13 +47,17 @@ class Transition(nn.Module):
 
 
 class DenseNetCifar(nn.Module):
-    """Three dense blocks; the first convolution has twice the growth in channels.
+    """Three dense blocks, in which every layer consumes the outputs of all layers before it.
 
     >>> DenseNetCifar(22)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
 
-    compact: the BC form of the paper, with bottlenecks (so half as many layers in each block) and transitions that
-        halve the channels. DenseNet22 has 290,986 parameters without it and 71,686 with it.
+    Args:
+        depth: 3n + 4, or 6n + 4 if compact.
+        growth: channels that each layer produces; the first convolution produces twice as many.
+        classes: number of class scores.
+        compact: the BC form of the paper, with bottlenecks (so half as many layers in each block) and transitions that
+            halve the channels. DenseNet22 has 290,986 parameters without it and 71,686 with it.
     """
 
     input_shape = (3, 32, 32)
@@ -61,7 +65,7 @@ class DenseNetCifar(nn.Module):
     def __init__(self, depth: int = 22, growth: int = 12, classes: int = 10, compact: bool = False) -> None:
         super().__init__()
         if depth % (6 if compact else 3) != (4 if compact else 1):
-            raise ValueError(f"the depth is {depth}; it must be {'6n' if compact else '3n'} + 4, such as 22 or 40")
+            raise ValueError(f"depth is {depth}; use {'6n' if compact else '3n'} + 4, such as 22 or 40")
         kind = BottleneckLayer if compact else Layer
         width = 2 * growth
         parts: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False)]
@@ -78,5 +82,5 @@ class DenseNetCifar(nn.Module):
         self.linear = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class scores of a batch of images."""
+        """Return the class scores of a batch of images."""
         return self.linear(torch.relu(self.bn(self.features(x))).mean((2, 3)))

@@ -1,4 +1,4 @@
-"""The LeNets: small networks for handwritten digits, 28x28 in grey."""
+"""The LeNets: small networks for grey images of handwritten digits, 28x28."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class LeNet300100(nn.Module):
         self.fc3 = nn.Linear(100, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class scores of a batch of images."""
+        """Return the class scores of a batch of images."""
         x = torch.relu(self.fc1(x.flatten(1)))
         return self.fc3(torch.relu(self.fc2(x)))
 
 
 class LeNet5(nn.Module):
-    """The LeNet-5 of the pruning papers, first shipped with Caffe, 20-50-500-10: 431,080 parameters.
+    """The LeNet-5 of the pruning papers, from Caffe, 20-50-500-10: 431,080 parameters.
 
     >>> LeNet5()(torch.zeros(1, 1, 28, 28)).shape
     torch.Size([1, 10])
 
-    Unlike Caffe's, it has a ReLU after each convolution too, before the pooling.
+    Unlike Caffe's, it also has a ReLU after each convolution, before the pooling.
     """
 
     input_shape = (1, 28, 28)
@@ -47,7 +47,7 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(500, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class scores of a batch of images."""
+        """Return the class scores of a batch of images."""
         x = max_pool2d(torch.relu(self.conv1(x)), 2)
         x = max_pool2d(torch.relu(self.conv2(x)), 2)
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))
@@ -71,7 +71,7 @@ class LeNet5Classic(nn.Module):
         self.fc3 = nn.Linear(84, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class scores of a batch of images."""
+        """Return the class scores of a batch of images."""
         x = max_pool2d(torch.relu(self.conv1(x)), 2)
         x = max_pool2d(torch.relu(self.conv2(x)), 2)
         x = torch.relu(self.fc1(x.flatten(1)))

@@ -12,7 +12,7 @@ Shortcut = Literal["A", "B"]
 
 
 class PadShortcut(nn.Module):
-    """Option A: every second pixel, and channels of zeros on both sides; no parameters."""
+    """Option A, without parameters: every second pixel, padded with channels of zeros on both sides."""
 
     def __init__(self, added: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class PadShortcut(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
@@ -44,10 +44,15 @@ class Block(nn.Module):
 
 
 class ResNetCifar(nn.Module):
-    """6n + 2 layers, n blocks in each stage.
+    """6n + 2 layers, with n blocks in each of three stages.
 
     >>> ResNetCifar(20)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
+
+    Args:
+        depth: 6n + 2, such as 20, 56 or 110.
+        classes: number of class scores.
+        shortcut: option "A" (padding) or "B" (1x1 convolution) of the paper, where the width changes.
     """
 
     input_shape = (3, 32, 32)
@@ -55,7 +60,7 @@ class ResNetCifar(nn.Module):
     def __init__(self, depth: int, classes: int = 10, shortcut: Shortcut = "A") -> None:
         super().__init__()
         if depth % 6 != 2:
-            raise ValueError(f"the depth is {depth}; it must be 6n + 2, such as 20, 56 or 110")
+            raise ValueError(f"depth is {depth}; use 6n + 2, such as 20, 56 or 110")
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = _stage(depth // 6, 16, 16, shortcut)
@@ -64,12 +69,13 @@ class ResNetCifar(nn.Module):
         self.linear = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the class scores of a batch of images."""
         x = torch.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))
 
 
 def _stage(blocks: int, before: int, after: int, shortcut: Shortcut) -> nn.Sequential:
-    """Blocks of one width; where it grows, the first one halves the picture."""
+    """Return blocks of one width; where it grows, the first one halves the resolution."""
     first = Block(before, after, after // before, shortcut)
     return nn.Sequential(first, *(Block(after, after, 1, shortcut) for _ in range(blocks - 1)))

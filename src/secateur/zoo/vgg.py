@@ -12,6 +12,10 @@ class VGG16BN(nn.Module):
 
     >>> VGG16BN()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
+
+    Args:
+        classes: number of class scores.
+        dropout: probability of zeroing an activation.
     """
 
     input_shape = (3, 32, 32)
@@ -37,4 +41,5 @@ class VGG16BN(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the class scores of a batch of images."""
         return self.classifier(self.features(x).flatten(1))

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class WideBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, each after its batch norm and ReLU.
+    """Two 3x3 convolutions, each after its batch norm and ReLU, and a shortcut.
 
-    Where the width changes, the shortcut is a 1x1 convolution of what the first ReLU gives; else the input itself.
+    Where the width changes, the shortcut is a 1x1 convolution of the output of the first ReLU; elsewhere the input.
     """
 
     def __init__(self, before: int, after: int, stride: int) -> None:
@@ -22,17 +22,22 @@ class WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.bn1(x))
-        beside = x if self.shortcut is None else self.shortcut(y)
-        return self.conv2(torch.relu(self.bn2(self.conv1(y)))) + beside
+        shortcut = x if self.shortcut is None else self.shortcut(y)
+        return self.conv2(torch.relu(self.bn2(self.conv1(y)))) + shortcut
 
 
 class WideResNet(nn.Module):
-    """6n + 4 layers, n blocks in each of three stages of 16, 32 and 64 times `widen` channels.
+    """6n + 4 layers, with n blocks in each of three stages of 16, 32 and 64 times `widen` channels.
 
     >>> WideResNet(16, widen=8)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
 
     Depth 16 widened 8 times has 10,961,370 parameters.
+
+    Args:
+        depth: 6n + 4, such as 16, 22 or 28.
+        widen: factor of the widths.
+        classes: number of class scores.
     """
 
     input_shape = (3, 32, 32)
@@ -40,7 +45,7 @@ class WideResNet(nn.Module):
     def __init__(self, depth: int = 16, widen: int = 8, classes: int = 10) -> None:
         super().__init__()
         if depth % 6 != 4:
-            raise ValueError(f"the depth is {depth}; it must be 6n + 4, such as 16, 22 or 28")
+            raise ValueError(f"depth is {depth}; use 6n + 4, such as 16, 22 or 28")
         blocks: list[nn.Module] = []
         width = 16
         for stage in range(3):
@@ -54,6 +59,6 @@ class WideResNet(nn.Module):
         self.linear = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class scores of a batch of images."""
+        """Return the class scores of a batch of images."""
         x = torch.relu(self.bn(self.blocks(self.conv1(x))))
         return self.linear(x.mean((2, 3)))

@@ -1,0 +1,1 @@
+"""Channel groups and their ties."""

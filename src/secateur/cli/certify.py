@@ -1,0 +1,95 @@
+"""`secateur certify`: how far a smaller network can be trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.text import Text
+
+import secateur as sc
+from secateur.certificates.certify import Task
+from secateur.cli import options
+from secateur.cli.inputs import Reading, note_operators, numbers, original_of, runs_code
+from secateur.cli.options import ADVANCED, CERTIFICATE, DATA, MODELS, SOURCES, argument, count, option
+from secateur.cli.screen import Screen, heading
+from secateur.errors import UsageError
+from secateur.network.examples import revive
+from secateur.pruning.settings import CERTIFICATE_DELTA
+from secateur.storage.checkpoint import read_info, read_plan
+from secateur.storage.container import shown
+from secateur.tables import paragraphs
+from secateur.zoo.names import build
+
+READING = Reading(samples=10_000, batch=128)
+
+
+def certify(
+    *,
+    small: Annotated[Path, argument("SMALL", "The pruned network, a file that secateur prune saved.")],
+    data: Annotated[str, option(DATA, "SOURCE", f"Held-out data that nothing has seen: {SOURCES}.")],
+    model: Annotated[
+        str | None, option(DATA, "MODEL", f"The original: {MODELS}.", show_default="the one that SMALL names")
+    ] = None,
+    weights: options.Weights = None,
+    reading: Reading = READING,
+    delta: Annotated[float, option(CERTIFICATE, "P", "Probability that a statement is false.")] = CERTIFICATE_DELTA,
+    eps: Annotated[
+        str | None, option(CERTIFICATE, "NUMBERS", "Relative errors; bound how often each is exceeded.")
+    ] = None,
+    beta: Annotated[float, option(CERTIFICATE, "P", "Share of inputs that may exceed the error.")] = 0.05,
+    task: Annotated[
+        Task | None, option(CERTIFICATE, "NAME", "classification or regression.", show_default="by the outputs")
+    ] = None,
+    range: Annotated[float | None, option(CERTIFICATE, "R", "For regression: largest change of an output.")] = None,
+    layers: Annotated[bool, option(CERTIFICATE, "", "Certify each layer with cut inputs; slow.", "--layers")] = False,
+    chosen_from: Annotated[int, count(CERTIFICATE, "SMALL is the best of N networks on this data.")] = 1,
+    labels: Annotated[
+        bool | None, option(ADVANCED, "", "Require labels, or ignore them.", show_default="if any")
+    ] = None,
+    screen: Screen,
+) -> None:
+    """Bound the difference between SMALL and its original, with a stated confidence, from held-out data."""
+    info = read_info(small)
+    model = model or original_of(small)
+    if weights is None and not runs_code(model):
+        source = info.get("weights")
+        named = f"; prune read {shown(source)}" if isinstance(source, str) else ""
+        raise UsageError(
+            f"{model} without weights is random, not the original", remedy=f"pass --weights FILE, as for prune{named}"
+        )
+    errors = numbers("eps", eps)
+    plan, used = read_plan(small), info.get("fingerprints")
+    example = revive(plan.example)
+    with screen.status(f"building {model}"):
+        original = build(model, weights)
+        network = sc.load(small, original)
+    note_operators(screen, model)
+    with screen.status(f"reading {data}"):
+        heldout = reading.read_unseen(data, example)
+    with screen.status(f"running both networks on {heldout.samples:,} samples"):
+        cert = sc.certify(
+            original,
+            network,
+            heldout,
+            delta=delta,
+            eps=errors or (),
+            beta=beta,
+            labels=labels,
+            task=task,
+            range=range,
+            plan=plan,
+            layers=layers,
+            chosen_from=chosen_from,
+            used=used if isinstance(used, str) else None,
+            example=example,
+        )
+    unknown = [] if isinstance(used, str) else ["the file does not name its calibration samples, so none were refused"]
+    head: dict[str, Any] = {"small": str(small), "model": model, "data": heldout.origin}
+    screen.show(
+        head | json.loads(cert.to_json()),
+        *heading(str(small), f"compared with {model}, on {heldout.origin}"),
+        Text(str(cert)),
+        *paragraphs("Note: ", unknown),
+    )

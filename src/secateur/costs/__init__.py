@@ -1,0 +1,1 @@
+"""Parameters, MACs and measured time."""

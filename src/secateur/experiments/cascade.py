@@ -1,0 +1,168 @@
+"""Prune, retrain and evaluate one network with one method, step by step, with every state on the disk.
+
+A run folder holds
+
+    recipe.json                          every setting
+    network-0/original.safetensors       the trained network; original.json has its accuracy
+    network-0/pfp/step-01.safetensors    the first pruned and retrained network, with its plan from the original
+    network-0/pfp/step-01.json           its accuracy, written last: a step with this file is done
+
+Every file is replaced atomically, every step depends only on earlier files and on the recipe's seeds, and training
+resumes after its last finished epoch. So a run that was killed and restarted ends like one that was not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur.costs.cost import Cost, cost
+from secateur.data import Batches, Data, dataset
+from secateur.errors import SecateurError, explained
+from secateur.experiments.recipe import Recipe
+from secateur.pruning.prune import prune
+from secateur.pruning.result import Pruned
+from secateur.storage import checkpoint
+from secateur.storage.files import read_json, write_atomic, write_json
+from secateur.training.loop import evaluate, train
+from secateur.training.settings import Training
+from secateur.zoo.names import build
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The training, validation and test data of a recipe."""
+
+    train: Data
+    validation: Data
+    test: Data
+
+    @classmethod
+    def of(cls, recipe: Recipe, root: Path | None = None) -> Parts:
+        """Read all three."""
+        return cls(*(dataset(recipe.data, part, root=root) for part in ("train", "validation", "test")))
+
+
+def train_original(recipe: Recipe, number: int, folder: Path, data: Parts, *, progress: bool = False) -> None:
+    """Train one network from its seed, unless that is done."""
+    path = folder / f"network-{number}" / "original"
+    if path.with_suffix(".json").exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = _fresh(recipe, number)
+    _train(recipe, recipe.train, model, data, path, seed=_seed(recipe, number, 0), progress=progress)
+    counted = cost(model, _example(data.train))
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_atomic(path.with_suffix(".safetensors"), safetensors.torch.save(state))
+    record = {"network": number, "params": counted.params, "macs": counted.macs, **_evaluate(recipe, model, data)}
+    write_json(path.with_suffix(".json"), record)
+    path.with_suffix(".state").unlink(missing_ok=True)
+
+
+def prune_and_retrain(
+    recipe: Recipe, number: int, method: str, folder: Path, data: Parts, *, progress: bool = False
+) -> None:
+    """Prune and retrain one network with one method for every target, from the first one that is not done."""
+    home = folder / f"network-{number}" / method
+    home.mkdir(parents=True, exist_ok=True)
+    original = load_original(recipe, number, folder)
+    before = cost(original, _example(data.train))
+    for step, ratio in enumerate(recipe.ratios, 1):
+        path, last = (home / f"step-{n:02}" for n in (step, step - 1))
+        if path.with_suffix(".json").exists():
+            continue
+        start = original
+        if recipe.cascade and step > 1:
+            if "stopped" in read_json(last.with_suffix(".json")):
+                return
+            start = checkpoint.load(last.with_suffix(".safetensors"), original)
+        seed = _seed(recipe, number, step)
+        record: dict[str, Any] = {"network": number, "method": method, "step": step, "target": ratio}
+        try:
+            pruned = _prune(recipe, method, start, data, before, ratio, seed=seed)
+        except SecateurError as error:  # the budget cannot be met: that is a result
+            write_json(path.with_suffix(".json"), record | {"stopped": str(error)})
+            return
+        model, after = pruned.model, pruned.after
+        record |= {
+            "params": after.params,
+            "macs": after.macs,
+            "params_removed": 1 - after.params / before.params,
+            "macs_removed": 1 - after.macs / before.macs,
+            "verification": pruned.verification,
+            "pruned": _evaluate(recipe, model, data),
+        }
+        if recipe.retrain.epochs:
+            _train(recipe, recipe.retrain, model, data, path, seed=seed, progress=progress)
+        record["retrained"] = _evaluate(recipe, model, data)
+        info = {"recipe": recipe.name, **record}
+        checkpoint.save(path.with_suffix(".safetensors"), model.eval(), pruned.plan, info=info)
+        write_json(path.with_suffix(".json"), record)
+        path.with_suffix(".state").unlink(missing_ok=True)
+
+
+def load_original(recipe: Recipe, number: int, folder: Path) -> nn.Module:
+    """Return the trained network of a run."""
+    path = folder / f"network-{number}" / "original.safetensors"
+    model = _fresh(recipe, number)
+    with explained(f"{path} cannot be loaded", remedy="remove the run folder and start again"):
+        model.load_state_dict(safetensors.torch.load(path.read_bytes()))
+    return model.eval()
+
+
+def _prune(
+    recipe: Recipe, method: str, model: nn.Module, data: Parts, before: Cost, ratio: float, *, seed: int
+) -> Pruned:
+    budget: dict[str, object] = {recipe.resource: (1 - ratio) * getattr(before, recipe.resource)}
+    settings = replace(recipe.prune, method=method, seed=seed, select=recipe.prune.select if method == "pfp" else None)
+    batches = calibration(data.train, settings.samples, seed)
+    return prune(model, batches, budget, **vars(replace(settings, samples=None)))
+
+
+def calibration(data: Data, samples: int | None, seed: int, batch: int = 64) -> list[tuple[Tensor, Tensor]]:
+    """Return random training samples with their targets, as inputs of the network and without augmentation."""
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:samples]
+    return [(data.inputs(part), data.targets[part]) for part in chosen.split(batch)]
+
+
+def _train(
+    recipe: Recipe, settings: Training, model: nn.Module, data: Parts, path: Path, *, seed: int, progress: bool
+) -> None:
+    train(
+        model,
+        Batches(data.train, recipe.batch, shuffle=True, augment=True, seed=seed),
+        replace(settings, seed=seed),
+        validation=Batches(data.validation, 512, shuffle=False, augment=False, seed=seed),
+        state_path=path.with_suffix(".state"),
+        log=path.with_suffix(".jsonl"),
+        progress=progress,
+    )
+
+
+def _evaluate(recipe: Recipe, model: nn.Module, data: Parts) -> dict[str, dict[str, Any]]:
+    """Return loss and accuracy on validation and test data, as plain data."""
+    found = {}
+    for part in ("validation", "test"):
+        batches = Batches(getattr(data, part), 512, shuffle=False, augment=False, seed=0)
+        found[part] = asdict(evaluate(model, batches, loss=recipe.train.loss))
+    return found
+
+
+def _fresh(recipe: Recipe, number: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed(recipe, number, 0))
+        return build(recipe.network)
+
+
+def _seed(recipe: Recipe, number: int, step: int) -> int:
+    """Return a seed for each network and step."""
+    return (recipe.seed + number) * 1000 + step
+
+
+def _example(data: Data) -> Tensor:
+    return data.inputs(torch.arange(1))

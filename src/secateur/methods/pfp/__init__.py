@@ -1,0 +1,1 @@
+"""Provable filter pruning: sensitivity, sampling and the bounds behind it."""

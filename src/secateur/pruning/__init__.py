@@ -1,0 +1,1 @@
+"""From budget to pruned network."""

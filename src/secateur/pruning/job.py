@@ -1,0 +1,331 @@
+"""From a request to a plan: measure, allocate, select, once or in several steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+from secateur.channels.graph import ChannelGraph
+from secateur.costs.cost import Cost, cost
+from secateur.costs.sizes import Sizes
+from secateur.costs.timing import bench, latency
+from secateur.errors import SecateurError, UsageError
+from secateur.methods.base import Evidence, GroupRow, Method
+from secateur.methods.selection import Selection
+from secateur.network.batches import Call, batch_size, example_of
+from secateur.network.examples import Example
+from secateur.network.modules import unwrap
+from secateur.pruning.allocation import Allocation
+from secateur.pruning.budget import Budget
+from secateur.pruning.budget import parse as parse_budget
+from secateur.pruning.growth import Growth, Ladder, allocate, ladder, largest
+from secateur.pruning.pool import Pair, Pool
+from secateur.pruning.settings import PruneSettings
+from secateur.surgery.cut import cut, mask
+from secateur.surgery.plan import Plan
+from secateur.surgery.rewrite import runnable
+from secateur.tracing.trace import trace
+
+ROUNDS = 3  # of allocation, each with the unit costs at the previous sizes
+TRIES = 20  # steps back until a network meets a latency budget
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan, and the figures behind it."""
+
+    plan: Plan
+    rows: tuple[GroupRow, ...]
+    level: float  # where the allocation stopped; for pfp the relative error that the budget leaves room for
+    samples: int
+    scores: dict[str, Tensor]  # of each unit of each group by the method, before any cut
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request: its data read, its network traced, its method resolved."""
+
+    model: nn.Module
+    graph: ChannelGraph
+    example: Example
+    calibration: list[Call]
+    labels: list[Tensor] | None
+    budget: Budget
+    settings: PruneSettings
+    method: Method
+    allocation: Allocation
+    before: Cost
+    notes: tuple[str, ...] = ()
+    progress: bool = False
+    unused: tuple[Pair, ...] = ()  # batches that no measurement and no fit uses, with their labels
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        budget: Mapping[str, object],
+        settings: PruneSettings,
+        *,
+        example: Example | None = None,
+        to_inputs: Callable[[Any], Any] | None = None,
+        progress: bool = False,
+        unused: int = 0,
+    ) -> Job:
+        """Read the data, trace the model, and check the settings against its groups.
+
+        Args:
+            unused: of the samples that the settings leave over, up to this many are set aside.
+        """
+        limits = parse_budget(budget)
+        method, allocation = settings.resolve()
+        pool = Pool.of(data, settings.samples, seed=settings.seed, unused=unused, example=example, to_inputs=to_inputs)
+        single = example_of(pool.calls[0]) if example is None else example
+        graph = trace(model, single, keep=settings.keep, output=settings.output)
+        graph.check_prunable()
+        for numbers in (settings.at_least, settings.round_to):
+            _check_patterns(numbers, graph)
+        return cls(
+            model=model,
+            graph=graph,
+            example=single,
+            calibration=pool.calls,
+            labels=pool.labels,
+            budget=limits,
+            settings=settings,
+            method=method,
+            allocation=allocation,
+            before=cost(model, single),
+            notes=(*graph.notes, *pool.notes),
+            progress=progress,
+            unused=tuple(pool.unused),
+        )
+
+    def on(self, pool: Pool, settings: PruneSettings) -> Job:
+        """Return the same job on other samples and with other settings; the network is not traced again."""
+        method, allocation = settings.resolve()
+        return replace(
+            self, calibration=pool.calls, labels=pool.labels, settings=settings, method=method, allocation=allocation
+        )
+
+    @property
+    def first_batch(self) -> Any:
+        """The first calibration batch, as `verify` takes it."""
+        args, kwargs = self.calibration[0]
+        return args or kwargs
+
+    @property
+    def every_unit(self) -> dict[str, list[int]]:
+        """All units of every group that may be cut."""
+        return {group.name: list(range(group.size)) for group in self.graph.prunable}
+
+    def evidence(self) -> Evidence:
+        """Return what the first step measures on; drafts that share it measure once.
+
+        >>> evidence = job.evidence()
+        >>> [replace(job, budget=budget).draft(evidence) for budget in budgets]
+        """
+        return self._evidence(runnable(self.model, self.graph), self.every_unit)
+
+    def _evidence(self, network: nn.Module, kept: Mapping[str, Sequence[int]]) -> Evidence:
+        return Evidence(
+            network=network,
+            graph=self.graph,
+            batches=self.calibration,
+            labels=self.labels,
+            kept=kept,
+            seed=self.settings.seed,
+            memory=self.settings.memory,
+            progress=self.progress,
+        )
+
+    def draft(self, first: Evidence | None = None) -> Draft:
+        """Measure, allocate and select, once per step; each step measures the network that the last one left.
+
+        Args:
+            first: the evidence of this job or of another one on the same data; its measurements are used again.
+        """
+        first = self.evidence() if first is None else first
+        base = first.network
+        sizes = Sizes(self.graph, cost(base, self.example))
+        original_ms = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
+        kept = self.every_unit
+        scales = {name: [1.0] * len(units) for name, units in kept.items()}
+        rows = {group.name: GroupRow(group.name, group.size, group.size) for group in self.graph.prunable}
+        scores = {name: self.method.numbers(one) for name, one in first.scores(self.method).items()}
+        for step in range(1, self.settings.steps + 1):
+            so_far = Plan.keeping(self.graph, kept, scales)
+            evidence = self._evidence(mask(self.model, so_far), kept) if so_far.kept else first
+            found = evidence.scores(self.method)
+            self._check_found(found)
+            counts = {name: len(units) for name, units in kept.items()}
+            for _ in range(ROUNDS):  # the cost of a unit depends on the sizes of the other groups
+                levels = self.allocation.levels(evidence, self._unit_costs(sizes, counts))
+                growth = Growth({name: self._ladder(name, levels[name]) for name in found if name in levels})
+                chooser = _Chooser(self, sizes, growth, found, kept, scales)
+                position = chooser.position(step / self.settings.steps, original_ms)
+                counts = {**counts, **growth.counts(position)}
+                if not self.allocation.uses_costs:
+                    break
+            chosen = chooser.choose(position)
+            rows |= {name: self.method.row(rows[name], found[name], counts[name], one) for name, one in chosen.items()}
+            kept, scales = chooser.applied(chosen)
+        samples = sum(batch_size(call) for call in self.calibration)
+        return Draft(
+            plan=Plan.keeping(self.graph, kept, scales),
+            rows=tuple(rows.values()),
+            level=growth.level(position),
+            samples=samples,
+            scores=scores,
+            notes=tuple(self._notes(list(rows.values()), found, samples)),
+        )
+
+    def _check_found(self, found: Mapping[str, Any]) -> None:
+        if not found:
+            names = ", ".join(group.name for group in self.graph.prunable[:3])
+            raise SecateurError(
+                "no layer that runs in evaluation mode consumes a channel that may be cut",
+                layer=names,
+                remedy="see print(sc.trace(model, example)); output='graph' may follow more",
+            )
+
+    def _ladder(self, name: str, levels: Any) -> Ladder:
+        return ladder(
+            levels, at_least=_of_group(self.settings.at_least, name), round_to=_of_group(self.settings.round_to, name)
+        )
+
+    def _unit_costs(self, sizes: Sizes, counts: Mapping[str, int]) -> dict[str, float]:
+        """Return the cost of one unit of each group at these sizes, as a part of the original's."""
+        limits = self.budget.ceilings(self.before.params, self.before.macs) or {"macs": 0.0}
+        found = {}
+        for name, count in counts.items():
+            fewer = {**counts, name: max(1, count - 1)} if count > 1 else {**counts, name: min(2, sizes.units(name))}
+            found[name] = sum(
+                abs(measure(counts) - measure(fewer)) / max(measure({}), 1)
+                for measure in (getattr(sizes, resource) for resource in limits)
+            )
+        return found
+
+    def _notes(self, rows: Sequence[GroupRow], found: Mapping[str, Any], samples: int) -> list[str]:
+        notes = list(self.notes)
+        unused = [row.name for row in rows if row.name not in found]
+        if unused:
+            notes.append(
+                f"{', '.join(unused)}: no layer that {self.method.name} knows consumes it in evaluation mode; kept"
+            )
+        return notes + self.method.notes(rows, samples)
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    """The search for the largest network within the budget, in one step."""
+
+    job: Job
+    sizes: Sizes
+    growth: Growth
+    found: Mapping[str, Any]
+    kept: Mapping[str, Sequence[int]]
+    scales: Mapping[str, Sequence[float]]
+
+    def choose(self, position: int) -> dict[str, Selection]:
+        """Return the selected units of each group, as indices among the remaining ones."""
+        counts = self.growth.counts(position)
+        return {name: self.job.method.choose(name, self.found[name], count) for name, count in counts.items()}
+
+    def applied(self, chosen: Mapping[str, Selection]) -> tuple[dict[str, list[int]], dict[str, list[float]]]:
+        """Return the units and scales in terms of the original network."""
+        kept, scales = dict[str, list[int]](), dict[str, list[float]]()
+        for name, units in self.kept.items():
+            one = chosen.get(name, Selection(tuple(range(len(units))), (1.0,) * len(units)))
+            kept[name] = [units[i] for i in one.kept]
+            scales[name] = [self.scales[name][i] * scale for i, scale in zip(one.kept, one.scales, strict=True)]
+        return kept, scales
+
+    def position(self, part: float, original_ms: float) -> int:
+        """Return how far the groups may grow; `part` of the way from the original to the budget, geometrically."""
+        before, budget = self.job.before, self.job.budget
+        whole = {"params": before.params, "macs": before.macs}
+        ceilings = {
+            name: whole[name] * (min(limit, whole[name]) / whole[name]) ** part if part < 1 else limit
+            for name, limit in budget.ceilings(before.params, before.macs).items()
+        }
+        position = allocate(self.growth, self.sizes, ceilings)
+        if self.job.method.random_size:
+            position = self._sampled_within(position, ceilings)
+        if budget.latency_ms:
+            limit = budget.latency_ms.of(original_ms)
+            if limit < original_ms:
+                position = self._fast_enough(position, original_ms * (limit / original_ms) ** part, original_ms)
+        return position
+
+    def _sampled_within(self, most: int, ceilings: Mapping[str, float]) -> int:
+        """Return the largest position whose sampled channels fit: they may be more than expected."""
+
+        def fits(position: int) -> bool:
+            params, macs = self.sizes.exact(self.applied(self.choose(position))[0])
+            spent = {"params": params, "macs": macs}
+            return all(spent[name] <= ceiling for name, ceiling in ceilings.items())
+
+        position = largest(self.growth, fits)
+        if position < 0:
+            raise SecateurError(
+                "the channels sampled for the smallest network exceed the budget",
+                layer=type(unwrap(self.job.model)).__name__,
+                remedy="raise the budget, try another seed, or use select='pivotal'",
+            )
+        return position
+
+    def _fast_enough(self, most: int, limit: float, whole: float) -> int:
+        """Return the largest position that is fast enough, found by cutting and timing real networks.
+
+        Cut network and original are timed interleaved, so that other load affects both; the latency is the measured
+        ratio times the latency of the original.
+        """
+
+        def milliseconds(position: int, runs: int) -> float:
+            made = Plan.keeping(self.job.graph, *self.applied(self.choose(position)))
+            network = cut(self.job.model, made) if made.kept else self.job.model
+            return whole / bench(self.job.model, network, self.job.example, runs=runs).speedup
+
+        def fits(position: int) -> bool:
+            return position <= most and milliseconds(position, 20) <= limit
+
+        nearly = max(1, self.growth.steps // 256)  # below the resolution of the timing
+        position = largest(self.growth, fits, nearly)
+        if position < 0 and milliseconds(0, 100) <= limit:  # a busy moment, not a slow network
+            position = largest(self.growth, fits, nearly)
+        for _ in range(TRIES):
+            if position < 0:
+                break
+            if milliseconds(position, 50) <= limit:
+                return position
+            position -= max(1, self.growth.steps // 50)
+        least = milliseconds(0, 100)
+        cause = "the budget cannot be met" if least > limit else "times vary too much to meet the budget reliably"
+        raise SecateurError(
+            f"{cause}: {limit:.3g} ms may remain ({limit / whole:.0%} of {whole:.3g} ms), "
+            f"the smallest network takes {least:.3g} ms ({least / whole:.0%})",
+            layer=type(unwrap(self.job.model)).__name__,
+            remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
+        )
+
+
+def _of_group(numbers: int | Mapping[str, int], name: str) -> int:
+    if isinstance(numbers, int):
+        return numbers
+    return next((number for pattern, number in numbers.items() if fnmatchcase(name, pattern)), 1)
+
+
+def _check_patterns(numbers: int | Mapping[str, int], graph: ChannelGraph) -> None:
+    for pattern in numbers if isinstance(numbers, Mapping) else ():
+        if not any(fnmatchcase(group.name, pattern) for group in graph.prunable):
+            raise UsageError(
+                f"the pattern {pattern!r} matches no group that may be cut",
+                remedy=f"the groups are {', '.join(group.name for group in graph.prunable[:8])}",
+            )

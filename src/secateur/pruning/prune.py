@@ -1,0 +1,282 @@
+"""Prune a network: trace, measure, allocate, select, cut, verify, repair."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from secateur.certificates import fingerprints
+from secateur.certificates.bounds import samples_for_drop
+from secateur.certificates.certify import drop_certified, fixed_sequence
+from secateur.channels.graph import Output
+from secateur.costs.cost import cost
+from secateur.deprecation import renamed_arguments
+from secateur.errors import SecateurError, UsageError
+from secateur.methods.base import Method
+from secateur.methods.pfp.method import Select
+from secateur.network.batches import as_batches, batch_size, calls
+from secateur.network.examples import Example
+from secateur.network.modules import duplicate
+from secateur.pruning.agreement import UNUSED, measure
+from secateur.pruning.budget import parse, parse_drop
+from secateur.pruning.job import Draft, Job
+from secateur.pruning.pool import Pair
+from secateur.pruning.result import Pruned
+from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
+from secateur.refit.repair import Repair, refit
+from secateur.surgery.cut import cut
+from secateur.surgery.plan import Plan
+from secateur.surgery.rewrite import runnable
+from secateur.surgery.verify import tolerance_for, verify
+
+
+@renamed_arguments(points="samples")
+def plan(
+    model: nn.Module,
+    data: Any,
+    budget: Mapping[str, object],
+    *,
+    method: str | Method = "residual",
+    select: Select | None = None,
+    allocation: str | None = None,
+    repair: bool | None = None,
+    sensitivity: str = "max",
+    delta: float = SAMPLING_DELTA,
+    certificate_delta: float = CERTIFICATE_DELTA,
+    C: float = 1.0,
+    seed: int = 0,
+    samples: int | None = SAMPLES,
+    steps: int = 1,
+    keep: Sequence[str] = (),
+    at_least: int | Mapping[str, int] = 1,
+    round_to: int | Mapping[str, int] = 1,
+    output: Output = "module",
+    memory: int | None = None,
+    example: Example | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    progress: bool = False,
+) -> Plan:
+    """Return which channels to keep under a budget; nothing is cut.
+
+    >>> plan = sc.plan(model, images, budget={"macs": "50%"}, method="pfp", select="derand", keep=["fc"])
+    >>> print(plan)
+
+    Args:
+        model, data, budget: as for `prune`, and so are all settings.
+    """
+    settings = PruneSettings.among(locals())
+    return Job.of(model, data, budget, settings, example=example, to_inputs=to_inputs, progress=progress).draft().plan
+
+
+@renamed_arguments(points="samples")
+def prune(
+    model: nn.Module,
+    data: Any,
+    budget: Mapping[str, object],
+    *,
+    heldout: Any = None,
+    method: str | Method = "residual",
+    select: Select | None = None,
+    allocation: str | None = None,
+    repair: bool | None = None,
+    sensitivity: str = "max",
+    delta: float = SAMPLING_DELTA,
+    certificate_delta: float = CERTIFICATE_DELTA,
+    C: float = 1.0,
+    seed: int = 0,
+    samples: int | None = SAMPLES,
+    steps: int = 1,
+    keep: Sequence[str] = (),
+    at_least: int | Mapping[str, int] = 1,
+    round_to: int | Mapping[str, int] = 1,
+    output: Output = "module",
+    memory: int | None = None,
+    example: Example | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    progress: bool = False,
+) -> Pruned:
+    """Return a smaller network within a budget: measured, planned, cut, verified and repaired.
+
+    The original stays as it is.
+
+    >>> res = sc.prune(model, images, budget={"params": "40%"})
+    >>> res.model, res.plan, res.verification
+    >>> print(res.summary())
+
+    Args:
+        model: the trained network.
+        data: calibration data: a tensor or numpy array (one batch), a `torch.utils.data.Dataset` of single samples, a
+            `DataLoader`, or an iterable of batches. Most methods ignore labels beside the inputs. Never use test data.
+        budget: what may remain: `{"params": "40%"}`, `{"macs": 2.1e9}`, `{"latency_ms": 8.0}`, or several of them. Or
+            what may be lost: `{"drop": "1%"}` returns the smallest network, by MACs in steps of 5%, for which held-out
+            samples certify that accuracy drops by at most one percentage point.
+        heldout: for a budget in drop: batches (x, y) that neither training nor calibration has seen.
+        method: `"residual"` (least residual), `"pfp"` (the paper's), `"ft"`, `"softnet"`, `"thinet"`, `"fpgm"`,
+            `"taylor"` (needs labels beside the inputs), `"random"`, or your own `secateur.methods.Method`.
+        select: for pfp: `"derand"` (keep the most sensitive channels; its default), or importance sampling by
+            `"rand"`, `"partial"` or `"pivotal"`.
+        allocation: how the budget is divided among the groups: `"uniform"`, `"pfp"` or `"residual"`; by default the
+            method's own.
+        repair: refit the layers of the cut network by least squares; by default only for residual.
+        sensitivity: for pfp: `"max"` (the paper's), `"mean"`, `"rms"` or a quantile such as `"q0.99"`.
+        delta: for pfp: failure probability of the sampling guarantee.
+        certificate_delta: for a budget in drop: failure probability of the certificate.
+        C: for pfp: factor by which fresh data may exceed the measured sensitivities.
+        seed: for the choice of samples, and for random methods.
+        samples: number of calibration samples, chosen at random by the seed; None uses all. Of an iterator, whose
+            order cannot be changed, the first ones are used, and a note says so. Up to 256 of the samples left over
+            show how often the smaller network gives the original's answer: `res.agreement`.
+        steps: cut in this many steps, measuring again after each.
+        keep: names or patterns of layers whose filters stay.
+        at_least: units that every group keeps; a mapping from patterns of group names sets it by group.
+        round_to: group sizes are multiples of it; a mapping from patterns of group names sets it by group.
+        output: `"module"` cuts your own class, `"graph"` the exported program.
+        memory: bytes for temporary arrays; by default a part of the free memory.
+        example: an input to trace the network with; by default the first sample.
+        to_inputs: turns a batch into the network's inputs: a tensor, a tuple of arguments or a dict of keywords.
+        progress: show progress bars on the standard error stream.
+
+    Raises:
+        SecateurError: the budget cannot be met, the data or the weights are not finite, or the cut cannot be verified.
+    """
+    settings = PruneSettings.among(locals())
+    if isinstance(budget, Mapping) and "drop" in budget:
+        job = Job.of(
+            model,
+            data,
+            {"macs": "100%"},
+            _with_certificate_delta(settings),
+            example=example,
+            to_inputs=to_inputs,
+            progress=progress,
+            unused=UNUSED,
+        )
+        return with_agreement(_as_far_as_certified(job, parse_drop(budget), heldout), job.model, job.unused)
+    if heldout is not None:
+        raise UsageError(
+            "heldout= belongs to a budget in drop", remedy='pass budget={"drop": "1%"}, or leave heldout out'
+        )
+    job = Job.of(model, data, budget, settings, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
+    return with_agreement(carry_out(job, job.draft()), job.model, job.unused)
+
+
+def _with_certificate_delta(settings: PruneSettings) -> PruneSettings:
+    """Accept the old spelling of `certificate_delta`, which was `delta`."""
+    if settings.delta == SAMPLING_DELTA or settings.method == "pfp":
+        return settings
+    warnings.warn(
+        "delta= for a budget in drop is deprecated and will be removed in 0.3; use certificate_delta=",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return replace(settings, delta=SAMPLING_DELTA, certificate_delta=settings.delta)
+
+
+def _as_far_as_certified(job: Job, drop: float, heldout: Any) -> Pruned:
+    """Return the last network of a fixed sequence of sizes that passes its test; see `certify.fixed_sequence`."""
+    if heldout is None:
+        raise UsageError("there is no held-out data", remedy="pass heldout=[(x, y), ...] that nothing has seen yet")
+    model, delta = job.model, job.settings.certificate_delta
+    batches = list(as_batches(heldout))
+    evidence = job.evidence()
+    whole = carry_out(job, job.draft(evidence))
+
+    def candidates() -> Iterator[Pruned]:
+        yield whole
+        for percent in range(95, 0, -5):
+            smaller = replace(job, budget=parse({"macs": f"{percent}%"}))
+            try:
+                draft = smaller.draft(evidence)
+            except SecateurError:  # below the smallest size
+                return
+            yield carry_out(smaller, draft)
+
+    def passes(one: Pruned) -> bool:
+        return drop_certified(
+            model, one.model, batches, drop=drop, delta=delta, used=whole.fingerprints, example=job.example
+        )
+
+    found = fixed_sequence(candidates(), passes)
+    samples = sum(batch_size(call) for call in calls(batches, example=job.example))
+    if found is None:
+        raise SecateurError(
+            f"{samples} held-out samples cannot certify a drop of {drop:.2%} even for the original, "
+            f"with confidence {1 - delta:g}",
+            layer=type(model).__name__,
+            remedy=f"pass at least {samples_for_drop(0, 0, drop, delta)} samples, allow a larger drop, or raise "
+            "certificate_delta",
+        )
+    note = (
+        f"certified: accuracy drops by at most {drop:.2%}, with confidence {1 - delta:g}, if the {samples} held-out "
+        "samples are independent of training and calibration and come from the same source as future inputs"
+    )
+    return replace(found, notes=(*found.notes, note))
+
+
+def carry_out(job: Job, draft: Draft) -> Pruned:
+    """Return the network of a draft: cut, verified, and repaired if the settings ask for it.
+
+    >>> carry_out(job, job.draft()).model
+    """
+    model, report, notes = job.model, None, draft.notes
+    if draft.plan.kept:
+        small = cut(model, draft.plan)
+        difference = verify(model, draft.plan, [job.first_batch], tolerance=tolerance_for(model))
+        if job.settings.repaired:
+            small, report, more = _repaired(small, job, draft.plan)
+            notes += more
+    else:
+        small, difference = duplicate(model), 0.0
+    return Pruned(
+        model=small,
+        plan=draft.plan,
+        verification=difference,
+        before=job.before,
+        after=cost(small, job.example),
+        rows=draft.rows,
+        level=draft.level,
+        samples=draft.samples,
+        method=job.method,
+        allocation=job.allocation.name,
+        repair=report,
+        scores={name: [float(f"{v:.6g}") for v in one.tolist()] for name, one in draft.scores.items()},
+        fingerprints=fingerprints.pack(one for call in job.calibration for one in fingerprints.of(call)),
+        notes=notes,
+    )
+
+
+def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pruned:
+    """Return the same result with its agreement with the original on samples that pruning has not used.
+
+    >>> with_agreement(carry_out(job, job.draft()), job.model, job.unused).agreement
+
+    If no channel was removed, nothing is measured. A network that does not run on these samples is kept, and a note
+    says why there is no figure.
+
+    Args:
+        model: the original network.
+        unused: batches with their labels. Samples among them that pruning has used are left out.
+    """
+    if not res.plan.kept:
+        return res
+    try:
+        found = measure(model, res.model, unused, used=fingerprints.unpack(res.fingerprints))
+    except SecateurError as error:
+        return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
+    return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))
+
+
+def _repaired(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, Repair | None, tuple[str, ...]]:
+    """Return the repaired network; one that cannot be repaired stays as it was cut, and a note says why."""
+    original = runnable(job.model, job.graph)
+    try:
+        network, report = refit(
+            small, original, job.calibration, plan, memory=job.settings.memory, progress=job.progress
+        )
+    except SecateurError as error:
+        return small, None, (f"not repaired: {error}",)
+    return network, report, report.notes

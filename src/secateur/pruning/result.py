@@ -1,0 +1,188 @@
+"""The result of pruning, and how it is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group as Stack
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from secateur import tables
+from secateur.costs.cost import Cost
+from secateur.costs.timing import Latency
+from secateur.deprecation import renamed_fields
+from secateur.methods.base import GroupRow, Method
+from secateur.pruning.agreement import Agreement
+from secateur.refit.repair import Repair
+from secateur.surgery.plan import Plan
+from secateur.tables import ROWS, magnitude, number, percent
+
+COLUMNS = {
+    "mass": "sum of the sensitivities.",
+    "eps": "relative error in each layer that sampling this many channels guarantees.",
+    "dropped": "sum of the removed sensitivities, which bounds the error of derand; from 1 on it guarantees nothing.",
+    "divergence": "estimated output divergence if this group alone were cut and its consumers refitted.",
+}
+
+
+@renamed_fields(points="samples", sensitivities="scores")
+@dataclass(frozen=True)
+class Pruned:
+    """The smaller network, its plan, and all figures about it. `print(res.summary())` shows them.
+
+    Attributes:
+        model: the smaller network.
+        plan: which channels it keeps.
+        verification: largest relative difference between the cut and the masked network.
+        before, after: parameters and MACs of the original and of the smaller network.
+        rows: for each group its size before and after, and the figures of the method.
+        level: where the allocation stopped; for pfp the relative error that the budget leaves room for.
+        samples: number of calibration samples.
+        method, allocation: as resolved from the settings.
+        repair: the report of the repair, None without one.
+        scores: the score of each unit of each group by the method, before any cut.
+        fingerprints: hashes of the calibration samples, so that `certify` can refuse them.
+        notes: warnings and remarks.
+        agreement: what to expect on samples that pruning has not used; None if it was not measured.
+    """
+
+    model: nn.Module
+    plan: Plan
+    verification: float
+    before: Cost
+    after: Cost
+    rows: tuple[GroupRow, ...]
+    level: float
+    samples: int
+    method: Method
+    allocation: str
+    repair: Repair | None
+    scores: dict[str, list[float]]
+    fingerprints: str
+    notes: tuple[str, ...]
+    agreement: Agreement | None = None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Everything but the tensors, as plain data; saved files carry it."""
+        return {
+            "method": self.method.name,
+            **self.method.settings(),
+            "allocation": self.allocation,
+            "repair": None if self.repair is None else _json(asdict(self.repair)),
+            "agreement": None
+            if self.agreement is None
+            else _json(asdict(self.agreement) | {"share": self.agreement.share}),
+            "samples": self.samples,
+            "level": _json(self.level),
+            "verification": self.verification,
+            "before": {"params": self.before.params, "macs": self.before.macs},
+            "after": {"params": self.after.params, "macs": self.after.macs},
+            "groups": [_json(asdict(row)) for row in self.rows],
+            "fingerprints": self.fingerprints,
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Return a page of plain text: each group, costs, verification, repair, agreement and notes."""
+        return tables.plain(self.table(rows=None))
+
+    def table(self, *, rows: int | None = ROWS, times: tuple[Latency, Latency] | None = None) -> Stack:
+        """Return the same page for a rich terminal.
+
+        Args:
+            rows: of more groups than this, those that lost most channels are shown; None shows all.
+            times: latency of the original and of the smaller network.
+        """
+        parts: list[Any] = [self.group_table(rows=rows), "", self.cost_table(times=times), "", Text(self.verified())]
+        if self.repair is not None:
+            parts += ["", Text(repaired(self.repair))]
+        if self.agreement is not None:
+            parts += ["", Text(str(self.agreement))]
+        return Stack(*parts, *tables.paragraphs("Note: ", self.notes))
+
+    def group_table(self, *, rows: int | None = ROWS) -> Stack:
+        """Return the table of groups with its legend."""
+        shown = _most_cut(self.rows, rows)
+        columns = [key for key in COLUMNS if any(not math.isnan(getattr(row, key)) for row in self.rows)]
+        made = tables.table("group", "before", "after", *columns)
+        for row in shown:
+            cells = [_cell(key, getattr(row, key), row.after < row.before) for key in columns]
+            made.add_row(Text(row.name), f"{row.before:,}", f"{row.after:,}", *cells)
+        parts: list[Any] = [made]
+        if hidden := len(self.rows) - len(shown):
+            parts += ["", Text(f"{hidden} groups that lost fewer channels are not shown; --all lists them.", "dim")]
+        if columns:
+            parts += ["", Text(" ".join(f"{key}: {COLUMNS[key]}" for key in columns), "dim")]
+        return Stack(*parts)
+
+    def cost_table(self, *, times: tuple[Latency, Latency] | None = None) -> Table:
+        """Return the costs before and after, with the parts removed: PR of the parameters, FR of the MACs."""
+        made = tables.table("", "before", "after", "removed")
+        for name, short, old, new in (
+            ("parameters", "PR", self.before.params, self.after.params),
+            ("MACs", "FR", self.before.macs, self.after.macs),
+        ):
+            made.add_row(name, magnitude(old), magnitude(new), f"{short} {_removed(old, new)}")
+        if times:
+            slow, fast = (one.median_ms for one in times)
+            made.add_row("latency, median", f"{slow:.3g} ms", f"{fast:.3g} ms", _removed(slow, fast))
+        return made
+
+    def verified(self) -> str:
+        """Return what was verified, as a sentence."""
+        if not self.plan.kept:
+            return "No channel was removed: the original is within the budget."
+        rescaled = " and the others rescaled" if any(self.plan.scales) else ""
+        before = "" if self.repair is None else ", before the repair,"
+        return (
+            f"Verified: the cut network{before} equals the original with the removed channels zeroed{rescaled}, "
+            f"to {self.verification:.0e} (relative)."
+        )
+
+
+def repaired(repair: Repair) -> str:
+    """Return what the repair did, as a sentence.
+
+    >>> repaired(res.repair)
+    'Repaired: 20 of 20 layers refitted; output divergence 0.052, without repair 1.3, on samples that chose the ridge
+    and took part in the last fit.'
+    """
+    changed = sum(layer.kept < layer.outputs for layer in repair.layers)
+    norms = ", norm statistics re-estimated" if repair.norms else ""
+    return (
+        f"Repaired: {changed} of {len(repair.layers)} layers refitted{norms}; output divergence {repair.after:.2g}, "
+        f"without repair {repair.before:.2g}, on samples that chose the ridge and took part in the last fit."
+    )
+
+
+def _most_cut(rows: Sequence[GroupRow], limit: int | None) -> list[GroupRow]:
+    if limit is None or len(rows) <= limit:
+        return list(rows)
+    chosen = {row.name for row in sorted(rows, key=lambda row: row.after - row.before)[:limit]}
+    return [row for row in rows if row.name in chosen]
+
+
+def _cell(key: str, value: float, cut: bool) -> Text:
+    if key == "mass":
+        return Text(number(value))
+    vacuous = key in ("eps", "dropped") and value >= 1
+    return Text(number(value) if cut else "-", "yellow" if cut and vacuous else "")
+
+
+def _removed(old: float, new: float) -> str:
+    return percent(1 - new / old if old else 0.0)
+
+
+def _json(value: Any) -> Any:
+    """Return a value that JSON can hold: NaN and infinity become null."""
+    if isinstance(value, dict):
+        return {key: _json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

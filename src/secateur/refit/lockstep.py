@@ -1,0 +1,180 @@
+"""Run the original and the cut network in lockstep over all batches, with a pause wherever a layer can be refitted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateur._torch import version_of
+from secateur.errors import SecateurError, first_line
+from secateur.network.batches import Call, on_device_of
+from secateur.network.layer_calls import FunctionCall, LayerCall, layer_call
+from secateur.network.modules import mode, owner
+from secateur.network.observer import Observer
+from secateur.refit.tape import RefitLayer, may_be_refitted
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The state of one network where a layer can be refitted."""
+
+    call: LayerCall
+    output: Tensor | None  # of the layer, [samples, outputs, positions]; the cut network has not run it yet
+    other: Tensor | None  # the other operand of the sum that the output goes into, [samples, outputs, positions]
+
+
+@dataclass
+class _Kept:
+    """A call that is needed again at the sum that its result goes into."""
+
+    call: FunctionCall
+    version: int  # of its input; another one later means that it was overwritten
+    result: Tensor | None = None
+
+
+class _Abandoned(Exception):
+    """Nobody waits for this network any more."""
+
+
+class _Run:
+    """One network on one batch, in a thread of its own that runs only from one pause to the next."""
+
+    def __init__(self, network: nn.Module, batch: Call, layers: Sequence[RefitLayer], original: bool) -> None:
+        self.network, self.batch, self.original = network, batch, original
+        self.layers = {layer.step for layer in layers}
+        self.norms = {layer.norm.step for layer in layers if layer.norm and layer.sum is not None}
+        self.ends = {layer.end: layer for layer in layers}
+        self.kept: dict[int, _Kept] = {}
+        self.pause: Pause | None = None
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def advance(self) -> Pause | None:
+        """Run to the next pause; None at the end."""
+        self.pause = None
+        self._go.release()
+        self._paused.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.pause
+
+    def abandon(self) -> None:
+        """End the thread where it is."""
+        self.abandoned = True
+        self._go.release()
+        self.thread.join()
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            if not self.abandoned:
+                args, kwargs = on_device_of(self.network, self.batch)
+                with torch.no_grad(), Observer(self._at):
+                    self.network(*args, **kwargs)
+        except _Abandoned:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.kept.clear()
+        self.pause = None
+        self._paused.release()
+
+    def _wait(self, call: LayerCall, output: Tensor | None, other: Tensor | None = None) -> None:
+        self.pause = Pause(call, None if output is None else call.by_position(output), other)
+        self._paused.release()
+        self._go.acquire()
+        if self.abandoned:
+            raise _Abandoned
+
+    def _at(self, call: FunctionCall) -> Any:
+        number = call.number
+        if not may_be_refitted(call.name):  # a call that returns no tensor has the number of the next that does
+            return call.run()
+        end = self.ends.get(number)
+        if end is not None and end.sum is not None:
+            self._at_sum(end, call.args)
+        elif end is not None and not self.original:
+            self._wait(_layer(call), None)
+        kept = number in self.norms or (number in self.layers and end is None)
+        if kept:
+            self.kept[number] = _Kept(call, version_of(call.input))
+        result = call.run()
+        if self.original and number in self.layers:
+            if kept:
+                self.kept[number].result = result
+            else:
+                self._wait(_layer(call), result)
+        return result
+
+    def _at_sum(self, layer: RefitLayer, operands: tuple[Any, ...]) -> None:
+        kept = self.kept.pop(layer.step)
+        norm = self.kept.pop(layer.norm.step) if layer.norm else None
+        if version_of(kept.call.input) != kept.version:
+            raise SecateurError(
+                "its input is overwritten before its output is added to another result",
+                layer=owner(layer.weight),
+                remedy="remove the in-place operation from forward",
+            )
+        call = _layer(kept.call)
+        own, other = operands[layer.operand], operands[1 - layer.operand]
+        self._wait(call, kept.result, call.by_position(other.expand_as(own)))
+        if not self.original:  # in place, since forward may hold it too: `out.add_(x)`
+            again = kept.call.run()
+            own.copy_(norm.call.run(input=again) if norm else again)
+
+
+def _layer(call: FunctionCall) -> LayerCall:
+    found = layer_call(call)
+    assert found is not None
+    return found
+
+
+def in_lockstep(
+    original: nn.Module, small: nn.Module, batches: Sequence[Call], layers: Sequence[RefitLayer]
+) -> Generator[tuple[RefitLayer, Iterator[tuple[Pause, Pause]]]]:
+    """Return, for each layer in the order in which they are reached, the pauses of both networks, batch by batch.
+
+    >>> for layer, pauses in in_lockstep(model, small, batches, layers):
+    ...     for ours, theirs in pauses:
+    ...         ...  # and then change the weights of the cut network, which goes on with the new ones
+    """
+    with ExitStack() as stack:
+        stack.enter_context(mode(original, False))
+        stack.enter_context(mode(small, False))
+        pairs: list[tuple[_Run, _Run]] = []
+        for batch in batches:
+            pairs.append((_Run(original, batch, layers, True), _Run(small, batch, layers, False)))
+            for run in pairs[-1]:
+                stack.callback(run.abandon)
+        for layer in sorted(layers, key=lambda layer: layer.end):
+            yield layer, _pauses(pairs)
+
+
+def _pauses(pairs: Sequence[tuple[_Run, _Run]]) -> Iterator[tuple[Pause, Pause]]:
+    for ours, theirs in pairs:
+        try:
+            first, second = ours.advance(), theirs.advance()
+        except SecateurError:
+            raise
+        except Exception as error:
+            raise _no_lockstep(theirs, first_line(error)) from error
+        if first is None or second is None:
+            raise _no_lockstep(theirs, "one of them ends before the other")
+        yield first, second
+
+
+def _no_lockstep(run: _Run, cause: str) -> SecateurError:
+    return SecateurError(
+        f"the original and the cut network could not run in lockstep: {cause}",
+        layer=type(run.network).__name__,
+        remedy="pass the network that the plan was made for, and the one cut by this plan",
+    )

@@ -1,0 +1,321 @@
+"""Refit the layers of a cut network in closed form, so that its output is near to that of the original again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateur._torch import BatchNorm
+from secateur.errors import SecateurError, first_line
+from secateur.network.batches import (
+    EVERY,
+    Call,
+    SplitBatch,
+    batch_size,
+    calls,
+    count_samples,
+    eval_outputs,
+    fitted_samples,
+    forward,
+    held_out_samples,
+    hold_out,
+    on_device_of,
+    split,
+    take,
+)
+from secateur.network.divergence import output_divergence
+from secateur.network.examples import revive
+from secateur.network.layer_calls import LayerCall
+from secateur.network.memory import free_memory
+from secateur.network.modules import Slot, duplicate, mode, named_tensors, owner, unwrap
+from secateur.network.precision import at_least_float32, check_all_finite
+from secateur.progress import bar
+from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
+from secateur.refit.lockstep import Pause, in_lockstep
+from secateur.refit.tape import RefitLayer, Tape, record
+from secateur.surgery import rewrite
+from secateur.surgery.cut import check_plan, wrap_like
+from secateur.surgery.plan import Plan
+
+TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not compensate for others
+
+
+@dataclass(frozen=True)
+class LayerRepair:
+    """The result of refitting one layer, on held-out samples."""
+
+    name: str
+    before: float  # mean square error over mean square of the target
+    after: float
+    kept: int  # outputs that kept their old weights, since no fit was better
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The result of a repair.
+
+    `before` and `after` are output divergences from the original on every fourth sample. These samples chose the ridge
+    and took part in the last fit, so on fresh samples the divergence is larger.
+    """
+
+    layers: tuple[LayerRepair, ...]
+    samples: int
+    before: float  # of the network as cut
+    after: float  # as repaired
+    norms: bool  # whether the statistics of norms were estimated again
+    notes: tuple[str, ...] = ()
+
+
+def repair(
+    small: nn.Module,
+    model: nn.Module,
+    data: Any,
+    plan: Plan,
+    *,
+    samples: int | None = None,
+    to_inputs: Callable[[Any], Any] | None = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> nn.Module:
+    """Return the cut network with its layers refitted, so that its output is near to the original's.
+
+    >>> small = sc.repair(sc.cut(model, plan), model, images, plan)
+
+    Layer by layer from the input on, each is fitted by least squares from its input in the cut network to the output of
+    the original's layer, or, where its output is added to a skip connection, to the output that makes the sum right. No
+    labels are used. The ridge is chosen on every fourth sample, which the first fits do not use; an output that no fit
+    improves there keeps its weights, the last fit uses all samples, and the network stays as cut if its output does not
+    come nearer to the original's on every fourth sample. Both networks are left unchanged.
+
+    Args:
+        small: the cut network.
+        model: the original network.
+        data: a tensor (one batch) or an iterable of batches; labels beside the inputs are ignored. Never test data.
+        plan: the plan of the cut.
+        samples: the number of samples to use; all if not given.
+        to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
+        memory: bytes for the results that both networks hold between two layers; half of the free memory if not given.
+            Samples that do not fit into it are left out.
+        progress: show a progress bar on the standard error stream.
+    """
+    batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
+    original = unwrap(model)
+    if plan.output == "graph":
+        check_plan(original, plan)
+        original = rewrite.build(rewrite.programs_of(original, revive(plan.example, like=original)))
+    return refit(small, original, batches, plan, memory=memory, progress=progress)[0]
+
+
+def refit(
+    small: nn.Module,
+    model: nn.Module,
+    batches: Sequence[Call],
+    plan: Plan,
+    *,
+    memory: int | None = None,
+    progress: bool = False,
+) -> tuple[nn.Module, Repair]:
+    """Return the same as `repair`, with its result for each layer."""
+    original = unwrap(model)
+    repaired = duplicate(unwrap(small))
+    if (found := count_samples(batches)) < EVERY:
+        raise SecateurError(f"{found} samples are too few", layer="data", remedy="give at least 128")
+    _check_plan(original, repaired, plan)
+    used = list(split(batches))
+    two = take(used[0], slice(2))  # a single sample would not show tensors without an axis of samples
+    tape, original_tape = (_recorded(network, two) for network in (repaired, original))
+    if tape.names != original_tape.names:
+        raise SecateurError(
+            "the cut network calls other functions than the original, so they cannot run in lockstep",
+            layer=type(repaired).__name__,
+            remedy="pass the network that the plan was made for; repair=False leaves the repair out",
+        )
+    device = next((p.device for p in repaired.parameters()), torch.device("cpu"))
+    room = free_memory(device) // 2 if memory is None else memory
+    used, notes = _that_fit(used, (tape.peak_bytes + original_tape.peak_bytes) / batch_size(two), room)
+    parts = hold_out(used)
+    layers = list(tape.refit_layers())
+    fitter = _Fitter(original, repaired, plan, count_samples(used))
+    rows = []
+    with bar("fitting layers", len(layers), progress) as advance:
+        with closing(in_lockstep(original, repaired, [part.batch for part in parts], layers)) as stations:
+            for layer, pauses in stations:
+                rows.append(fitter.fit(layer, zip(pauses, parts, strict=True)))
+                advance()
+    result = Repair(tuple(rows), count_samples(used), before=0.0, after=0.0, norms=False, notes=notes)
+    best, result = _best(unwrap(small), repaired, original, parts, result)
+    return wrap_like(small, best), result
+
+
+def _recorded(network: nn.Module, call: Call) -> Tape:
+    try:
+        return record(network, on_device_of(network, call))
+    except Exception as error:
+        raise SecateurError(
+            f"the network does not run on {batch_size(call)} samples of the data: {first_line(error)}",
+            layer=type(network).__name__,
+            remedy="pass inputs that forward accepts, in batches of any size",
+        ) from error
+
+
+def _check_plan(original: nn.Module, small: nn.Module, plan: Plan) -> None:
+    check_plan(original, plan)
+    tensors = named_tensors(small)
+    for slot, indices in plan.kept.items():
+        found = tuple(tensors[slot.parameter].shape) if slot.parameter in tensors else None
+        if found is not None and (slot.axis >= len(found) or found[slot.axis] != len(indices)):
+            raise SecateurError(
+                f"the plan leaves {len(indices)} along axis {slot.axis}, but the network has the shape {found}",
+                layer=slot.parameter,
+                remedy="pass the network cut by this plan: sc.cut(model, plan)",
+            )
+
+
+def _that_fit(batches: list[Call], each: float, memory: int) -> tuple[list[Call], tuple[str, ...]]:
+    """Return as many of the samples as fit into the memory, and a note if some do not.
+
+    Args:
+        each: the bytes for one sample.
+    """
+    room = max(2 * EVERY, int(memory / max(1, each)))
+    total = count_samples(batches)
+    if total <= room:
+        return batches, ()
+    used, left = [], room
+    for batch in batches:
+        if left:
+            used.append(take(batch, slice(left)))
+            left -= batch_size(used[-1])
+    return used, (f"the repair uses {room} of {total} samples, as many as fit into {memory / 2**20:.3g} MB",)
+
+
+class _Fitter:
+    """Refits one layer after the other."""
+
+    def __init__(self, original: nn.Module, repaired: nn.Module, plan: Plan, samples: int) -> None:
+        self.original_tensors, self.tensors = named_tensors(original), named_tensors(repaired)
+        self.plan, self.samples = plan, samples
+        self.source = torch.Generator().manual_seed(0)
+
+    def fit(self, layer: RefitLayer, pauses: Iterable[tuple[tuple[Pause, Pause], SplitBatch]]) -> LayerRepair:
+        """Gather the inputs and the targets of the layer, solve, and set the new weights."""
+        sums: Normal | Dual | None = None
+        positions = 0
+        for (ours, theirs), part in pauses:
+            call, target = theirs.call, self._target(layer, ours, theirs)
+            check_all_finite(call.input, "its input", layer=owner(layer.weight))
+            check_all_finite(target, "its target output", layer=owner(layer.weight))
+            if sums is None:
+                old = call.as_matrix(call.weight.detach()).double()
+                groups, outputs, n = old.shape
+                bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
+                weights = torch.cat([old, bias.view(groups, outputs, 1)], 2)
+                sums = Normal(weights) if n <= LARGEST or groups > 1 else Dual(weights)
+            if target.shape[2] != positions:
+                positions = target.shape[2]
+                chosen = sample_positions(positions, max(ROWS, 16 * n), self.samples, self.source).to(target.device)
+            columns = call.columns(chosen)  # [groups, samples, positions, n]
+            targets = target[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
+            for held_out, which in ((False, slice(part.fitted)), (True, slice(part.fitted, None))):
+                if targets[:, which].numel():
+                    sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), held_out)
+        assert sums is not None
+        found = sums.fit(layer.takes_constant)
+        if not found.ratio.isinf().all():
+            self._set(layer, call.from_matrix(found.weight[..., :-1]), found.weight[..., -1].flatten())
+        return _layer_repair(layer, found)
+
+    @torch.no_grad()
+    def _set(self, layer: RefitLayer, weight: Tensor, constant: Tensor) -> None:
+        self.tensors[layer.weight].copy_(weight)
+        if layer.bias is not None:
+            self.tensors[layer.bias].copy_(constant)
+        elif layer.norm is not None:
+            layer.norm.add(constant, self.tensors)
+
+    def _target(self, layer: RefitLayer, ours: Pause, theirs: Pause) -> Tensor:
+        """Return the output of the layer with which the sum is as in the original, [samples, outputs, positions]."""
+        assert ours.output is not None
+        which = torch.tensor(_kept_outputs(self.plan, layer.weight, ours.call), device=ours.output.device)
+        output = at_least_float32(ours.output[:, which])
+        if ours.other is None or theirs.other is None:
+            return output
+        gap = at_least_float32(ours.other[:, which]) - at_least_float32(theirs.other)
+        if layer.norm is None:
+            return output + gap
+        scale, shift = (value[which, None].to(output.dtype) for value in layer.norm.affine(self.original_tensors))
+        own_scale, own_shift = (value[:, None].to(output.dtype) for value in layer.norm.affine(self.tensors))
+        tiny = own_scale.abs() <= TINY * own_scale.abs().max()
+        wanted = (scale * output + shift + gap - own_shift) / own_scale.where(~tiny, torch.ones_like(own_scale))
+        return wanted.where(~tiny, output)
+
+
+def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:
+    """Return which outputs of the original's layer the cut one has."""
+    inputs, outputs = call.weight.shape[:2]
+    if not call.transposed:
+        return plan.kept.get(Slot(name, 0), range(inputs))
+    groups = sorted({i * call.groups // inputs for i in plan.kept.get(Slot(name, 0), range(inputs))})
+    own = plan.kept.get(Slot(name, 1), range(outputs))  # of each group
+    return [group * outputs + i for group in groups for i in own]
+
+
+def _layer_repair(layer: RefitLayer, found: Fitted) -> LayerRepair:
+    energy = float(found.energy.sum()) or 1.0
+    return LayerRepair(
+        name=owner(layer.weight),
+        before=float(found.before.sum()) / energy,
+        after=float(found.after.sum()) / energy,
+        kept=int(found.ratio.isinf().sum()),
+        outputs=found.ratio.numel(),
+    )
+
+
+def _best(
+    small: nn.Module, repaired: nn.Module, original: nn.Module, parts: Sequence[SplitBatch], result: Repair
+) -> tuple[nn.Module, Repair]:
+    """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics."""
+    held_out = held_out_samples(parts)
+    wanted = [eval_outputs(original, batch) for batch in held_out]
+    before = _divergence(small, held_out, wanted)
+    result = replace(result, before=before, after=_divergence(repaired, held_out, wanted))
+    renormed = _with_new_norms(repaired, fitted_samples(parts))
+    if renormed is not None and (divergence := _divergence(renormed, held_out, wanted)) < result.after:
+        repaired, result = renormed, replace(result, after=divergence, norms=True)
+    if result.after < before:
+        return repaired, result
+    note = "no repair brought the output nearer to the original's on held-out samples: the network is as cut"
+    return duplicate(small), replace(result, after=before, norms=False, notes=(*result.notes, note))
+
+
+def _divergence(network: nn.Module, batches: Sequence[Call], wanted: Sequence[Sequence[Tensor]]) -> float:
+    pairs = zip(batches, wanted, strict=True)
+    total = sum(output_divergence(eval_outputs(network, batch), old) * batch_size(batch) for batch, old in pairs)
+    return total / count_samples(batches)
+
+
+@torch.no_grad()
+def _with_new_norms(network: nn.Module, batches: Sequence[Call]) -> nn.Module | None:
+    """Return a copy whose batch norms have the statistics of these samples; None if it has no such norms."""
+    copy = duplicate(network)
+    norms = [m for m in copy.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
+    batches = [batch for batch in batches if batch_size(batch) > 1]  # a single sample has no variance
+    if not norms or not batches:
+        return None
+    momenta = [norm.momentum for norm in norms]
+    with mode(copy, False):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.train()
+            norm.momentum = None  # a plain mean over all batches
+        for batch in batches:
+            forward(copy, batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return copy

@@ -1,0 +1,1 @@
+"""Safe files: save, load, export."""

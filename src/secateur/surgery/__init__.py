@@ -1,0 +1,1 @@
+"""Cuts, masks and verifies channels."""

@@ -1,0 +1,167 @@
+"""`secateur inspect`: the table of groups, and the same as JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+import secateur as sc
+from secateur.embedded import lenet5
+from secateur.storage.checkpoint import read_info, read_plan
+from support.command_line import run, width
+
+
+def rows(result: Result) -> dict[str, list[str]]:
+    """The table of groups, by name."""
+    return {
+        line.split()[0]: line.split() for line in result.stdout.splitlines() if "prunable" in line or " kept (" in line
+    }
+
+
+def test_inspect(file: Path) -> None:
+    result = run("inspect", f"{file}:Net", "--input", "1x3x8x8")
+    assert result.exit_code == 0, result.output
+    # Its part of first (all but nothing), of norm (all) and of second's weight: 224 + 16 + 32 of 276 parameters.
+    assert rows(result)["first"] == ["first", "8", "98.6%", "100.0%", "prunable"]
+    assert rows(result)["second"][:2] == ["second", "4"]
+    assert "Kept because" in result.stdout
+    assert "input 1x3x8x8 (given)" in result.stdout
+    assert "276 parameters, 15.87 k MACs" in result.stdout
+    assert "\x1b" not in result.stdout  # no colours in a pipe
+    assert width(result, file) <= 80
+
+
+def test_json_has_the_groups_with_producers_consumers_and_slots(file: Path) -> None:
+    found = json.loads(run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--json").stdout)
+    assert found["input"] == [[1, 3, 8, 8]]
+    assert (found["params"], found["macs"], found["output"]) == (276, 64 * (27 * 8 + 8 * 4), "module")
+    groups = {group["name"]: group for group in found["groups"]}
+    first, second = groups["first"], groups["second"]
+    assert (first["channels"], first["prunable"], first["reasons"]) == (8, True, [])
+    assert (first["producers"], first["consumers"]) == (["first"], ["second"])
+    assert first["params_share"] == pytest.approx(272 / 276)
+    assert first["macs_share"] == 1
+    slots = {(slot["parameter"], slot["axis"]) for slot in first["slots"]}
+    assert {("first.weight", 0), ("norm.running_mean", 0), ("second.weight", 1)} <= slots
+    assert not second["prunable"]
+    assert set(second["reasons"][0]) == {"text", "op", "module", "source"}
+
+
+def test_all_adds_the_indices_to_json(file: Path) -> None:
+    found = json.loads(run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--json", "--all").stdout)
+    group = next(group for group in found["groups"] if group["name"] == "first")
+    assert all(slot["indices"] == [[i] for i in range(8)] for slot in group["slots"])
+
+
+def test_of_many_groups_the_largest_are_shown(file: Path) -> None:
+    short, long = (run("inspect", f"{file}:Long", "--input", "1x3x8x8", *more) for more in ([], ["--all"]))
+    assert "smaller groups are not shown; --all lists them." in short.stdout
+    assert "not shown" not in long.stdout
+    assert short.stdout.count("prunable") == 40 - short.stdout.count(" kept (")
+    assert long.stdout.count("prunable") == 59
+    assert width(long, file) <= 80
+
+
+def test_keep(file: Path) -> None:
+    result = run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--keep", "fir*")
+    assert "prunable" not in " ".join(rows(result)["first"])
+    assert "keep='fir*'" in result.stdout
+    assert "0 of" in result.stdout
+
+
+def test_keep_that_matches_nothing_is_refused(file: Path) -> None:
+    result = run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--keep", "frist")
+    assert result.exit_code == 2
+    assert "'frist' matches no layer" in result.stderr
+
+
+def test_several_inputs(file: Path) -> None:
+    result = run("inspect", f"{file}:Pair", "--input", "1x3", "--input", "1x5")
+    assert result.exit_code == 0, result.output
+    assert rows(result)["left"][1] == "6"
+    assert "input 1x3, 1x5 (given)" in result.stdout
+
+
+def test_graph_output(file: Path) -> None:
+    result = run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--output", "graph", "--json")
+    assert json.loads(result.stdout)["output"] == "graph"
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "groups"),
+    [
+        ("torchvision:resnet18", [1, 3, 224, 224], 8),
+        ("timm:test_resnet", [1, 3, 160, 160], 8),
+        ("zoo:lenet5", [1, 1, 28, 28], 3),
+    ],
+)
+def test_a_library_model_with_its_own_input(model: str, shape: list[int], groups: int) -> None:
+    result = run("inspect", model, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["input"] == [shape]
+    assert sum(group["prunable"] for group in found["groups"]) >= groups
+
+
+def test_the_default_input_is_shown() -> None:
+    result = run("inspect", "torchvision:resnet18")
+    assert "input 1x3x224x224 (the default; set it with --input)" in result.stdout
+    assert "11.69 M parameters, 1.814 G MACs" in result.stdout
+
+
+def test_a_pruned_file_shows_its_groups_and_its_information(small: Path) -> None:
+    result = run("inspect", small)
+    assert result.exit_code == 0, result.output
+    words = [line.split() for line in result.stdout.splitlines()]
+    for group in read_plan(small).groups:
+        assert [group.name, str(group.size), str(len(group.kept))] in words
+    assert ["method", "residual"] in words and ["samples", "64"] in words
+    assert "fingerprints" not in result.stdout
+    assert width(result, small) <= 80
+
+
+def test_a_pruned_file_in_json_and_csv(small: Path) -> None:
+    found = json.loads(run("inspect", small, "--json", "--all").stdout)
+    plan = read_plan(small)
+    assert found["input"] == [[1, 1, 28, 28]] and found["output"] == "module"
+    assert [group["kept"] for group in found["groups"]] == [list(group.kept) for group in plan.groups]
+    assert found["info"] == read_info(small)
+    lines = run("inspect", small, "--csv").stdout.splitlines()
+    assert lines == ["name,before,after", *(f"{one.name},{one.size},{len(one.kept)}" for one in plan.groups)]
+
+
+def test_information_with_control_characters_is_escaped(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "odd.safetensors"
+    sc.save(path, sc.load(small, lenet5()), read_plan(small), info={"a\x1b[2J": "b\x1b[31m", "c": ["\x1b"]})
+    result = run("inspect", path)
+    assert result.exit_code == 0 and "\x1b" not in result.stdout
+    assert "\\x1b[31m" in result.stdout
+
+
+def test_files_that_cannot_be_inspected(small: Path, tmp_path: Path) -> None:
+    for args, words in (
+        ((small, "--keep", "conv1"), "is cut already"),
+        ((small, "--input", "1x1x28x28"), "is cut already"),
+        ((tmp_path / "none.safetensors",), "no file"),
+        ((tmp_path / "net.onnx",), "secateur bench times an .onnx file"),
+    ):
+        result = run("inspect", *args)
+        assert (result.exit_code, words in " ".join(result.stderr.split())) == (2, True), result.output
+
+
+def test_csv_has_a_line_for_each_group(file: Path) -> None:
+    lines = list(csv.DictReader(run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--csv").stdout.splitlines()))
+    groups = json.loads(run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--json").stdout)["groups"]
+    assert [line["name"] for line in lines] == [group["name"] for group in groups]
+    first = next(line for line in lines if line["name"] == "first")
+    assert (first["channels"], first["prunable"], first["reasons"]) == ("8", "True", "")
+    assert all(line["reasons"] for line in lines if line["prunable"] == "False")
+
+
+def test_json_and_csv_exclude_each_other(file: Path) -> None:
+    result = run("inspect", f"{file}:Net", "--json", "--csv")
+    assert result.exit_code == 2 and "--json and --csv" in result.stderr

@@ -1,0 +1,131 @@
+"""Prune, retrain, evaluate: every state is on the disk, and an interrupted run ends with the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import secateur as sc
+from secateur.experiments import recipe as recipes
+from secateur.experiments.cascade import Parts, calibration, load_original, prune_and_retrain, train_original
+from secateur.storage.checkpoint import read_plan
+from support.small_runs import fingerprints, write_digits, write_recipe
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("data"))
+
+
+def run(folder: Path, data: Path, changes: str = "") -> recipes.Recipe:
+    folder.mkdir(exist_ok=True)
+    recipe = recipes.read(write_recipe(folder, changes))
+    parts = Parts.of(recipe, data)
+    train_original(recipe, 0, folder, parts)
+    prune_and_retrain(recipe, 0, "pfp", folder, parts)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run(folder, data)
+    return folder
+
+
+def record(folder: Path, step: int) -> dict[str, float]:
+    return json.loads((folder / f"network-0/pfp/step-{step:02}.json").read_text())
+
+
+def test_records_and_files_agree(finished: Path, data: Path) -> None:
+    recipe = recipes.read(finished / "small.yaml")
+    original = load_original(recipe, 0, finished)
+    before = sc.cost(original, torch.zeros(1, 1, 28, 28))
+    for step, target in ((1, 0.4), (2, 0.7)):
+        found = record(finished, step)
+        small = sc.load(finished / f"network-0/pfp/step-{step:02}.safetensors", original)
+        assert found["params"] == sc.cost(small, torch.zeros(1, 1, 28, 28)).params <= (1 - target) * before.params
+        assert found["params_removed"] == pytest.approx(1 - found["params"] / before.params)
+        assert set(found["pruned"]) == set(found["retrained"]) == {"validation", "test"}
+        images, labels = Parts.of(recipe, data).test.images, Parts.of(recipe, data).test.targets
+        with torch.no_grad():
+            right = (small.eval()((images.float() / 255 - 0.1307) / 0.3081).argmax(1) == labels).float().mean()
+        assert float(right) == pytest.approx(found["retrained"]["test"]["top1"])
+    left = {path.name for path in finished.rglob("*.state")} | {path.name for path in finished.rglob("*.tmp")}
+    assert not left
+
+
+def test_each_step_of_a_cascade_starts_from_the_last_one(finished: Path) -> None:
+    first, second = (read_plan(finished / f"network-0/pfp/step-{step:02}.safetensors") for step in (1, 2))
+    kept = {group.name: set(group.kept) for group in first.groups}
+    for group in second.groups:
+        assert set(group.kept) <= kept.get(group.name, set(range(group.size)))
+
+
+def test_one_shot_starts_from_the_original_each_time(data: Path, tmp_path: Path, finished: Path) -> None:
+    run(tmp_path, data, "cascade: false\n")
+    assert record(tmp_path, 1) == record(finished, 1)
+    assert record(tmp_path, 2) != record(finished, 2)
+
+
+def test_finished_steps_are_not_repeated(finished: Path, data: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+    recipe = recipes.read(finished / "small.yaml")
+    parts = Parts.of(recipe, data)
+    train_original(recipe, 0, finished, parts)
+    prune_and_retrain(recipe, 0, "pfp", finished, parts)
+    assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+
+
+def test_a_target_out_of_reach_ends_the_cascade(data: Path, tmp_path: Path) -> None:
+    run(tmp_path, data, "targets: [0.5, 0.9999, 0.99999]\nretrain: {epochs: 0}\n")
+    assert "the budget cannot be met" in str(record(tmp_path, 2)["stopped"])
+    assert not (tmp_path / "network-0/pfp/step-03.json").exists()
+    assert record(tmp_path, 1)["pruned"] == record(tmp_path, 1)["retrained"]
+
+
+def test_calibration_samples_depend_on_the_seed(data: Path, finished: Path) -> None:
+    train = Parts.of(recipes.read(finished / "small.yaml"), data).train
+    one, same, other = (torch.cat([x for x, _ in calibration(train, 20, seed, batch=8)]) for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other) and one.shape == (20, 1, 28, 28)
+
+
+def test_a_damaged_original_is_an_error(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "network-0").mkdir()
+    (tmp_path / "network-0/original.safetensors").write_bytes(b"short")
+    with pytest.raises(sc.SecateurError, match="cannot be loaded"):
+        load_original(recipes.read(finished / "small.yaml"), 0, tmp_path)
+
+
+def test_a_killed_run_ends_with_the_same_files(finished: Path, data: Path, tmp_path: Path) -> None:
+    """Here 2 kills; benchmarks/killed_sweep.py does 20 and more."""
+    code = (
+        "import sys, torch; from pathlib import Path; from test_cascade import run\n"
+        "torch.set_num_threads(1); run(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    command = [sys.executable, "-c", code, str(tmp_path), str(data)]
+    pick, kills = random.Random(0), 0
+    while kills < 2:
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
+        marks = len(list(tmp_path.rglob("*")))
+        while process.poll() is None and len(list(tmp_path.rglob("*"))) == marks:
+            time.sleep(0.01)  # until it does something
+        time.sleep(pick.random() * 1.0)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True, timeout=300)
+    assert fingerprints(tmp_path) == fingerprints(finished)

@@ -1,0 +1,112 @@
+"""Pruning from model to result: a smaller network that equals the masked one, and its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import secateur as sc
+from secateur.embedded import digits, lenet5
+from secateur.storage.checkpoint import read_info
+
+
+@pytest.fixture(scope="module")
+def pruned() -> sc.Pruned:
+    return sc.prune(lenet5(), digits("calibration"), {"params": "25%"}, samples=128, method="pfp")
+
+
+def test_the_result_is_smaller_verified_and_works(pruned: sc.Pruned) -> None:
+    images, labels = digits("test")
+    assert pruned.after.params <= 0.25 * pruned.before.params
+    assert pruned.after == sc.cost(pruned.model, images[:1])
+    assert pruned.verification < 1e-5 and pruned.samples == 128
+    with torch.no_grad():
+        assert (pruned.model(images).argmax(1) == labels).float().mean() > 0.9
+
+
+def test_the_plan_replays(pruned: sc.Pruned) -> None:
+    again = sc.cut(lenet5(), sc.Plan.from_json(pruned.plan.to_json()))
+    for (name, one), (_, other) in zip(pruned.model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_the_original_is_untouched() -> None:
+    model = lenet5().train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    res = sc.prune(model, digits("calibration"), {"params": "25%"}, samples=16, method="pfp", select="pivotal")
+    assert model.training and res.model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_summary_shows_groups_costs_verification_and_notes(pruned: sc.Pruned) -> None:
+    lines = pruned.summary().splitlines()
+    assert lines[0].split() == ["group", "before", "after", "mass", "eps", "dropped"]
+    assert [line.split()[0] for line in lines[2:5]] == ["conv1", "conv2", "fc1"]
+    text = " ".join(pruned.summary().split())
+    assert "parameters 431.1 k " in text and " PR 7" in text and "Verified: the cut network equals" in text
+    assert all(f"Note: {note}" in text for note in pruned.notes)
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_info_is_plain_data(pruned: sc.Pruned) -> None:
+    info = json.loads(json.dumps(pruned.info, allow_nan=False))
+    assert info["before"]["params"] == 431_080 and info["select"] == "derand"
+    assert [group["name"] for group in info["groups"]] == ["conv1", "conv2", "fc1"]
+
+
+def test_a_result_is_saved_and_loaded(pruned: sc.Pruned, tmp_path: Path) -> None:
+    sc.save(tmp_path / "small.safetensors", pruned)
+    small = sc.load(tmp_path / "small.safetensors", lenet5())
+    images, _ = digits("test")
+    with torch.no_grad():
+        assert torch.equal(small(images[:50]), pruned.model(images[:50]))
+
+
+@pytest.mark.parametrize("method", ["pfp", "residual", "ft"])
+def test_the_file_has_the_score_of_every_channel(method: str, tmp_path: Path) -> None:
+    res = sc.prune(lenet5(), digits("calibration"), {"params": "50%"}, samples=32, method=method)
+    sc.save(tmp_path / "small.safetensors", res)
+    scores = read_info(tmp_path / "small.safetensors")["scores"]
+    assert {name: len(numbers) for name, numbers in scores.items()} == {"conv1": 20, "conv2": 50, "fc1": 500}
+    for row in res.rows:
+        order = sorted(range(row.before), key=lambda unit: scores[row.name][unit])
+        kept = res.plan.kept.get(sc.Slot(f"{row.name}.weight", 0), range(row.before))
+        assert set(order[row.before - row.after + 1 :]) <= set(kept), row.name  # of equal numbers either may stay
+
+
+def test_nothing_to_remove_gives_a_copy() -> None:
+    model = lenet5()
+    res = sc.prune(model, digits("calibration"), {"params": "100%"}, samples=16)
+    assert res.model is not model and res.verification == 0 and res.after == res.before
+    assert all(row.after == row.before for row in res.rows)
+
+
+@pytest.mark.parametrize("method", ["pfp", "residual"])
+def test_groups_that_evaluation_does_not_read_stay_whole(tmp_path: Path, method: str) -> None:
+    class WithAuxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(1, 8, 5), nn.Linear(8, 10)
+            self.c, self.d = nn.Linear(8, 6), nn.Linear(6, 10)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            x = torch.relu(self.a(x)).mean((2, 3))
+            return (self.b(x), self.d(torch.relu(self.c(x)))) if self.training else self.b(x)
+
+    res = sc.prune(WithAuxiliary(), digits("calibration"), {"params": "80%"}, samples=16, method=method)
+    assert {row.name: row.after for row in res.rows}["c"] == 6
+    assert any("c: no layer that" in note for note in res.notes)
+    assert len(res.model.train()(digits("test")[0][:4])) == 2
+    sc.save(tmp_path / "small.safetensors", res)
+
+
+def test_more_than_one_device_type_is_not_assumed() -> None:
+    double = lenet5().double()
+    images = digits("calibration")[0].double()
+    res = sc.prune(double, images, {"macs": "50%"}, samples=32)
+    assert res.verification < 1e-12 and next(res.model.parameters()).dtype == torch.float64
