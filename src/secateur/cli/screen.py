@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from rich.text import Text
 
 from secateur.cli.options import AsCsv, AsJson, Quiet
 from secateur.errors import UsageError
+from secateur.rows import csv_text
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,6 @@ class TableScreen(Screen):
             typer.echo(csv_text(rows), nl=False)
         else:
             self.show(record, *page, compact=compact)
-
-
-def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, with a line of headings; a missing value is empty.
-
-    >>> csv_text([{"name": "conv1", "after": 9}, {"name": "conv2", "after": None}])
-    'name,after\\nconv1,9\\nconv2,\\n'
-    """
-    rows = list(rows)
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
 
 
 def heading(title: str, about: str) -> tuple[Text, Text, str]:
