@@ -47,6 +47,14 @@ def test_without_a_test_folder_val_is_the_test(tmp_path: Path) -> None:
     assert all("val" in file.parts for file in test.images.files)
 
 
+def test_calibration_images_are_for_training_where_there_are_no_others(tmp_path: Path) -> None:
+    name = make(tmp_path, "calibration", "test")
+    sizes = [len(dataset(name, part)) for part in ("train", "validation", "test")]
+    assert sizes == [18, 2, 20]
+    make(tmp_path, "train", count=20)
+    assert len(dataset(name, "train+validation")) == 40  # those in `train` alone
+
+
 def test_a_folder_in_the_root(tmp_path: Path) -> None:
     make(tmp_path / "photos", "train")
     assert len(dataset("imagefolder:photos", "train+validation", tmp_path)) == 20

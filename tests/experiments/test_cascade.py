@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import secateur as sc
 from secateur.experiments import recipe as recipes
 from secateur.experiments.cascade import Parts, calibration, load_original, prune_and_retrain, train_original
 from secateur.storage.checkpoint import read_plan
+from secateur.storage.files import read_json
 from support.small_runs import fingerprints, write_digits, write_recipe
 
 
@@ -73,8 +76,8 @@ def test_each_step_of_a_cascade_starts_from_the_last_one(finished: Path) -> None
 
 def test_one_shot_starts_from_the_original_each_time(data: Path, tmp_path: Path, finished: Path) -> None:
     run(tmp_path, data, "cascade: false\n")
-    assert record(tmp_path, 1) == record(finished, 1)
-    assert record(tmp_path, 2) != record(finished, 2)
+    assert record(tmp_path, 1)["retrained"] == record(finished, 1)["retrained"]
+    assert record(tmp_path, 2)["retrained"] != record(finished, 2)["retrained"]
 
 
 def test_finished_steps_are_not_repeated(finished: Path, data: Path) -> None:
@@ -91,6 +94,44 @@ def test_a_target_out_of_reach_ends_the_cascade(data: Path, tmp_path: Path) -> N
     assert "the budget cannot be met" in str(record(tmp_path, 2)["stopped"])
     assert not (tmp_path / "network-0/pfp/step-03.json").exists()
     assert record(tmp_path, 1)["pruned"] == record(tmp_path, 1)["retrained"]
+
+
+def test_weights_replace_training(data: Path, finished: Path, tmp_path: Path) -> None:
+    source = finished / "network-0/original.safetensors"
+    root = tmp_path / "data"
+    shutil.copytree(data, root)
+    shutil.copy(source, root / "trained.safetensors")
+    run(tmp_path / "run", root, "weights: trained.safetensors\n")
+    assert not list(tmp_path.rglob("original.jsonl"))  # which training writes
+    ours, trained = (read_json(path / "network-0/original.json") for path in (tmp_path / "run", finished))
+    assert ours["test"] == trained["test"] and ours["validation"] == trained["validation"]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert ours["weights"] == {"file": "trained.safetensors", "sha256": digest}
+    assert ours["protocol"]["original"] == "weights trained.safetensors" != trained["protocol"]["original"]
+    assert record(tmp_path / "run", 1)["retrained"] == record(finished, 1)["retrained"]
+
+
+def test_weights_need_the_normalisation_that_they_were_trained_with(data: Path, finished: Path, tmp_path: Path) -> None:
+    recipe = recipes.read(write_recipe(tmp_path, "normalise: {mean: [0.5], std: [0.25]}\n"))
+    plain, scaled = (Parts.of(one, data) for one in (recipes.read(finished / "small.yaml"), recipe))
+    for part in ("train", "validation", "test"):
+        one, other = (getattr(parts, part).inputs(torch.arange(8)) for parts in (plain, scaled))
+        assert torch.allclose(other * 0.25 + 0.5, one * 0.3081 + 0.1307, atol=1e-6) and not torch.allclose(one, other)
+
+
+def test_validation_on_half_of_the_test_data(data: Path, finished: Path, tmp_path: Path) -> None:
+    recipe = recipes.read(write_recipe(tmp_path, "validation: test\n"))
+    plain, halves = (Parts.of(one, data) for one in (recipes.read(finished / "small.yaml"), recipe))
+    assert len(halves.validation) == len(halves.test) == len(plain.test) // 2
+    together = torch.cat([halves.validation.images, halves.test.images]).flatten(1)
+    assert torch.equal(together.unique(dim=0), plain.test.images.flatten(1).unique(dim=0))
+    assert torch.equal(halves.train.images, plain.train.images)
+
+
+def test_missing_weights_are_an_error(data: Path, tmp_path: Path) -> None:
+    recipe = recipes.read(write_recipe(tmp_path, "weights: none.pt\n"))
+    with pytest.raises(sc.SecateurError, match=r"no weights none\.pt"):
+        Parts.of(recipe, data)
 
 
 def test_calibration_samples_depend_on_the_seed(data: Path, finished: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from secateur.errors import SecateurError, UsageError
 from secateur.experiments import sweep as module
 from secateur.experiments.sweep import Engine, Task, prepare, sweep
+from secateur.storage.files import read_json, write_json
 from support.small_runs import Fragile, fingerprints, holder, small, write_digits
 
 
@@ -60,6 +63,36 @@ def test_a_folder_in_use_is_refused_or_resumed(data: Path, finished: Path, tmp_p
     with pytest.raises(UsageError, match="other settings"):
         sweep(small(tmp_path, "seed: 5\n"), finished, resume=True, data_root=data)
     prepare(recipe, finished, resume=True)
+
+
+def test_methods_and_networks_can_be_added_to_a_run(data: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("step-*.json")}
+    wider = small(tmp_path, "methods: ['pfp:rand', ft+repair]\n")
+    sweep(replace(wider, networks=1), folder, resume=True, data_root=data)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert {path.name for path in (folder / "network-0").iterdir() if path.is_dir()} == {"pfp", "pfp-rand", "ft+repair"}
+    stored = read_json(folder / "recipe.json")
+    assert (stored["methods"], stored["networks"]) == (["pfp", "pfp:rand", "ft+repair"], 2)
+    sampled = read_json(folder / "network-0/pfp-rand/step-01.json")
+    assert sampled["method"] == "pfp:rand" and "; rand, delta" in sampled["protocol"]["pruned"]
+    repaired = read_json(folder / "network-0/ft+repair/step-01.json")
+    assert "; repaired;" in repaired["protocol"]["pruned"] and repaired["method"] == "ft+repair"
+
+
+def test_a_run_of_an_older_version_can_be_continued(finished: Path, tmp_path: Path) -> None:
+    """Settings that did not exist yet have their defaults."""
+    recipe, folder = small(tmp_path), tmp_path / "run"
+    folder.mkdir()
+    stored = read_json(finished / "recipe.json")
+    del stored["weights"], stored["retrain"]["patience"]
+    write_json(folder / "recipe.json", stored)
+    prepare(recipe, folder, resume=True)
+    assert read_json(folder / "recipe.json") == read_json(finished / "recipe.json")
+    write_json(folder / "recipe.json", stored | {"batch": 7})
+    with pytest.raises(UsageError, match="other settings: batch"):
+        prepare(recipe, folder, resume=True)
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])

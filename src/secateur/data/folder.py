@@ -10,7 +10,7 @@ from secateur.data.base import Data, split
 from secateur.data.images import IMAGENET_MEAN, IMAGENET_STD, SUFFIXES, ImageFiles
 from secateur.errors import SecateurError, UsageError
 
-FOLDERS = ("train", "val", "validation", "test")
+FOLDERS = ("train", "calibration", "val", "validation", "test")
 LAYOUT = "store the images as train/CLASS/*.jpg, val/CLASS/*.jpg and test/CLASS/*.jpg"
 Labelled = list[tuple[Path, str | int]]  # files, each with the name or the number of its class
 
@@ -19,7 +19,8 @@ def read_folder(folder: Path, part: str, seed: int, size: int) -> Data:
     """Return the images of one part, which are read when they are indexed.
 
     Without a `test` folder, `val` (or `validation`) is the test set. Without a third one, validation is a tenth of
-    `train`. Instead of using folders of classes, file names may begin with a class number: `test/17_abc.jpg`.
+    `train`. Without a `train` folder, `calibration` is the training set. Instead of using folders of classes, file
+    names may begin with a class number: `test/17_abc.jpg`.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", remedy=LAYOUT)
@@ -43,7 +44,7 @@ def _part(sets: dict[str, Labelled], part: str, seed: int) -> Labelled:
     held_out = sets.get("val", sets.get("validation", []))
     if part == "test":
         return sets.get("test", held_out)
-    train = sets.get("train", [])
+    train = sets.get("train", sets.get("calibration", []))
     if held_out and "test" in sets:
         return {"train": train, "validation": held_out, "train+validation": train + held_out}[part]
     return [train[index] for index in split(len(train), part, seed).tolist()]

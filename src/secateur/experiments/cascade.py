@@ -7,6 +7,8 @@ A run folder holds
     network-0/pfp/step-01.safetensors    the first pruned and retrained network, with its plan from the original
     network-0/pfp/step-01.json           its accuracy, written last: a step with this file is done
 
+The folder of a method has its name, with a dash instead of the colon of `pfp:rand`.
+
 Every file is replaced atomically, every step depends only on earlier files and on the recipe's seeds, and training
 resumes after its last finished epoch. So a run that was killed and restarted ends like one that was not.
 """
@@ -22,8 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from secateur.costs.cost import Cost, cost
-from secateur.data import Batches, Data, dataset
+from secateur.data import Batches, Data, data_root, dataset
 from secateur.errors import SecateurError, explained
+from secateur.experiments.protocol import file_identity, origin, protocol
 from secateur.experiments.recipe import Recipe
 from secateur.pruning.prune import prune
 from secateur.pruning.result import Pruned
@@ -36,30 +39,40 @@ from secateur.zoo.names import build
 
 @dataclass(frozen=True)
 class Parts:
-    """The training, validation and test data of a recipe."""
+    """The training, validation and test data of a recipe, and the file with its weights."""
 
     train: Data
     validation: Data
     test: Data
+    weights: Path | None = None
 
     @classmethod
     def of(cls, recipe: Recipe, root: Path | None = None) -> Parts:
-        """Read all three."""
-        return cls(*(dataset(recipe.data, part, root=root) for part in ("train", "validation", "test")))
+        """Read all three; find the weights."""
+        train, validation, test = (dataset(recipe.data, part, root=root) for part in ("train", "validation", "test"))
+        if scale := recipe.normalise:
+            train, validation, test = (part.scaled(scale.mean, scale.std) for part in (train, validation, test))
+        if recipe.validation == "test":
+            validation, test = _halves(test)
+        return cls(train, validation, test, _weights(recipe, data_root(root)))
 
 
 def train_original(recipe: Recipe, number: int, folder: Path, data: Parts, *, progress: bool = False) -> None:
-    """Train one network from its seed, unless that is done."""
+    """Train one network from its seed, or take it from the recipe's weights, unless that is done."""
     path = folder / f"network-{number}" / "original"
     if path.with_suffix(".json").exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = _fresh(recipe, number)
-    _train(recipe, recipe.train, model, data, path, seed=_seed(recipe, number, 0), progress=progress)
+    if data.weights:
+        model, source = build(recipe.network, data.weights), {"weights": file_identity(data.weights)}
+    else:
+        model, source = _fresh(recipe, number), {}
+        _train(recipe, recipe.train, model, data, path, seed=_seed(recipe, number, 0), progress=progress)
     counted = cost(model, _example(data.train))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_atomic(path.with_suffix(".safetensors"), safetensors.torch.save(state))
-    record = {"network": number, "params": counted.params, "macs": counted.macs, **_evaluate(recipe, model, data)}
+    record = {"network": number, "protocol": origin(recipe), **source, "params": counted.params, "macs": counted.macs}
+    record |= _evaluate(recipe, model, data)
     write_json(path.with_suffix(".json"), record)
     path.with_suffix(".state").unlink(missing_ok=True)
 
@@ -68,7 +81,7 @@ def prune_and_retrain(
     recipe: Recipe, number: int, method: str, folder: Path, data: Parts, *, progress: bool = False
 ) -> None:
     """Prune and retrain one network with one method for every target, from the first one that is not done."""
-    home = folder / f"network-{number}" / method
+    home = folder / f"network-{number}" / folder_name(method)
     home.mkdir(parents=True, exist_ok=True)
     original = load_original(recipe, number, folder)
     before = cost(original, _example(data.train))
@@ -83,6 +96,7 @@ def prune_and_retrain(
             start = checkpoint.load(last.with_suffix(".safetensors"), original)
         seed = _seed(recipe, number, step)
         record: dict[str, Any] = {"network": number, "method": method, "step": step, "target": ratio}
+        record["protocol"] = protocol(recipe, method)
         try:
             pruned = _prune(recipe, method, start, data, before, ratio, seed=seed)
         except SecateurError as error:  # the budget cannot be met: that is a result
@@ -119,7 +133,7 @@ def _prune(
     recipe: Recipe, method: str, model: nn.Module, data: Parts, before: Cost, ratio: float, *, seed: int
 ) -> Pruned:
     budget: dict[str, object] = {recipe.resource: (1 - ratio) * getattr(before, recipe.resource)}
-    settings = replace(recipe.prune, method=method, seed=seed, select=recipe.prune.select if method == "pfp" else None)
+    settings = replace(recipe.settings(method), seed=seed)
     batches = calibration(data.train, settings.samples, seed)
     return prune(model, batches, budget, **vars(replace(settings, samples=None)))
 
@@ -151,6 +165,31 @@ def _evaluate(recipe: Recipe, model: nn.Module, data: Parts) -> dict[str, dict[s
         batches = Batches(getattr(data, part), 512, shuffle=False, augment=False, seed=0)
         found[part] = asdict(evaluate(model, batches, loss=recipe.train.loss))
     return found
+
+
+def folder_name(method: str) -> str:
+    """Return the name of a method's folder; not every system allows a colon."""
+    return method.replace(":", "-")
+
+
+def _halves(data: Data) -> tuple[Data, Data]:
+    """Return two random halves, always the same."""
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    return data.take(order[: len(data) // 2]), data.take(order[len(data) // 2 :])
+
+
+def _weights(recipe: Recipe, root: Path) -> Path | None:
+    """Return the file of the recipe's weights: as it is written, or in the folder of the data sets."""
+    if recipe.weights is None:
+        return None
+    for path in (Path(recipe.weights), root / recipe.weights):
+        if path.is_file():
+            return path.resolve()
+    raise SecateurError(
+        f"there are no weights {recipe.weights}, here or in {root}",
+        layer=f"the recipe {recipe.name}",
+        remedy="put the file there, or name another with --set weights=FILE",
+    )
 
 
 def _fresh(recipe: Recipe, number: int) -> nn.Module:

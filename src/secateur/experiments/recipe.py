@@ -7,17 +7,17 @@ import difflib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from secateur.errors import UsageError
 from secateur.experiments.schedule import check_ratios, geometric, hyperharmonic
 from secateur.experiments.yaml_settings import Located, fill, merge, override, read_yaml
-from secateur.methods import METHODS
 from secateur.pruning.settings import PruneSettings
+from secateur.pruning.variants import Variant
 from secateur.training.settings import Training
 
 BASE = PruneSettings(method="pfp")
@@ -40,6 +40,14 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation of each channel, for pixels from 0 to 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a sweep; `read` returns one from YAML."""
 
@@ -50,21 +58,22 @@ class Recipe:
     targets: tuple[float, ...] | Schedule  # prune ratios
     about: str = ""
     differs: str = ""  # how a shortened recipe differs from the one that it extends
+    weights: str | None = None  # a checkpoint to start from instead of training; also relative to the data's folder
+    normalise: Normalisation | None = None  # of the images, where it differs from that of the data set
+    validation: Literal["train", "test"] = "train"  # half of the test data, if the weights have seen all other data
     batch: int = 128
     retrain: Training = field(default=None)  # type: ignore[assignment]  # as `train` by default
     prune: PruneSettings = BASE  # method and seed are taken from `methods` and `seed`
     resource: Literal["params", "macs"] = "params"  # the cost that the targets are about
-    methods: tuple[str, ...] = ("pfp",)
+    methods: tuple[str, ...] = ("pfp",)  # with their options, as `compare` takes them: pfp:pivotal, ft+repair
     cascade: bool = True  # each step starts from the last retrained network instead of the original
-    networks: int = 3  # trained with the seeds seed, seed + 1, ...
+    networks: int = 3  # trained (from `weights`: calibrated and retrained) with the seeds seed, seed + 1, ...
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.retrain is None:
             object.__setattr__(self, "retrain", self.train)
-        for name in self.methods:
-            if name not in METHODS:
-                raise UsageError(f"methods has {name!r}", remedy=f"use {', '.join(METHODS)}")
+        self._check_methods()
         for name, own in (("method", "methods"), ("seed", "seed")):
             if getattr(self.prune, name) != getattr(BASE, name):
                 raise UsageError(f"prune has its own {name}", remedy=f"set `{own}` of the recipe instead")
@@ -72,6 +81,24 @@ class Recipe:
             if number < 1:
                 raise UsageError(f"{name} is {number}", remedy="use a whole number from 1 up")
         check_ratios(self.ratios)
+
+    def _check_methods(self) -> None:
+        known: dict[str, str] = {}
+        for name in self.methods:
+            try:
+                settings = self.settings(name)
+            except UsageError as error:
+                raise UsageError(f"methods has {name!r}: {error.cause}", remedy=error.remedy) from error
+            same = known.setdefault(repr((settings.resolve(), settings.repaired)), name)
+            if same is not name:
+                raise UsageError(f"methods has {same!r} and {name!r}, which are the same", remedy="leave one out")
+
+    def settings(self, method: str) -> PruneSettings:
+        """Return the settings for one of the methods: its own options, and those of `prune` where it has none."""
+        own = Variant.parse(method).settings(dataclasses.replace(self.prune, select=None))
+        shared = ("allocation", "repair", *(["select"] if own.method == "pfp" else []))
+        rest = {name: getattr(self.prune, name) for name in shared if getattr(own, name) is None}
+        return dataclasses.replace(own, **rest)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -81,6 +108,28 @@ class Recipe:
     def to_json(self) -> str:
         """Return every setting as JSON; equal recipes have equal JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
+
+    def differences(self, stored: Mapping[str, Any]) -> list[str]:
+        """Return the settings of a stored recipe that change what this one would do to a network and a method.
+
+        Settings that the stored recipe does not have yet count as their defaults. Which methods, and how many networks,
+        does not matter: each method and network is a run of its own.
+        """
+        known = json.loads(self.to_json())
+        blank = Recipe("", "", "", Training(1), (0.5,))
+        before = _filled(stored, json.loads(blank.to_json()))
+        aside = ("methods", "networks", "about", "differs")
+        return sorted(name for name in known if name not in aside and known[name] != before.get(name))
+
+
+def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values, and the defaults where there are none, recursively."""
+    inner = {
+        name: _filled(value, defaults[name])
+        for name, value in values.items()
+        if isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping)
+    }
+    return {**defaults, **values, **inner}
 
 
 def names() -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from secateur.experiments.cascade import Parts, prune_and_retrain, train_origina
 from secateur.experiments.lock import only_run
 from secateur.experiments.recipe import Recipe, read
 from secateur.optional import require
-from secateur.storage.files import write_atomic
+from secateur.storage.files import read_json, write_atomic
 
 Engine = Literal["local", "ray"]
 ATTEMPTS = 3  # for a task whose worker died
@@ -102,17 +103,24 @@ def _stages(recipe: Recipe, folder: Path, data_root: Path | None) -> list[list[T
 
 
 def prepare(recipe: Recipe, folder: Path, resume: bool) -> None:
-    """Create the folder of a run, or check that an existing one belongs to this recipe."""
+    """Create the folder of a run, or check that an existing one belongs to this recipe.
+
+    Methods and networks may be added to a run: what is there is not touched.
+    """
     settings = folder / "recipe.json"
     if settings.exists():
         if not resume:
             raise UsageError(f"there is already a run in {folder}", remedy="use --resume, or another folder")
-        if settings.read_text() != recipe.to_json():
+        stored = read_json(settings)
+        if differences := recipe.differences(stored):
             raise UsageError(
-                f"the run in {folder} was started with other settings",
+                f"the run in {folder} was started with other settings: {', '.join(differences)}",
                 remedy="use another folder, or the recipe and --set values that recipe.json there has",
             )
-        return
+        methods = tuple(dict.fromkeys((*stored["methods"], *recipe.methods)))
+        recipe = replace(recipe, methods=methods, networks=max(stored["networks"], recipe.networks))
+        if stored == json.loads(recipe.to_json()):
+            return
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(settings, recipe.to_json())
 
