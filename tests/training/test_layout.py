@@ -23,19 +23,18 @@ class Viewing(nn.Module):
 
 
 def test_only_networks_that_accept_channels_last() -> None:
-    assert suits_channels_last(network(), IMAGES, lambda batch: network()(batch[0]))
-    model = Viewing()
-    assert not suits_channels_last(model, IMAGES, lambda batch: model(batch[0]))
-    assert not suits_channels_last(nn.Linear(6, 6), IMAGES, print)
-    assert not suits_channels_last(network(), (torch.randn(2, 36), IMAGES[1]), print)
-    assert not suits_channels_last(network(), {"x": IMAGES[0]}, print)
+    assert suits_channels_last(network(), IMAGES) and suits_channels_last(network(), IMAGES[0])
+    assert not suits_channels_last(Viewing(), IMAGES)
+    assert not suits_channels_last(nn.Linear(6, 6), IMAGES)
+    assert not suits_channels_last(network(), (torch.randn(2, 36), IMAGES[1]))
+    assert not suits_channels_last(network(), {"x": IMAGES[0]})
 
 
 def test_the_trial_has_no_side_effects() -> None:
     for model in (network(), Viewing()):
         before, strides = weights(model), [tensor.stride() for tensor in model.state_dict().values()]
         random = torch.get_rng_state()
-        suits_channels_last(model, IMAGES, lambda batch, model=model: model(batch[0]))
+        suits_channels_last(model, IMAGES)
         assert same(weights(model), before) and torch.equal(torch.get_rng_state(), random)
         assert [tensor.stride() for tensor in model.state_dict().values()] == strides
 
@@ -55,6 +54,7 @@ def test_only_images_become_channels_last() -> None:
     images, labels = channels_last((torch.randn(2, 3, 4, 4), IMAGES[1]))
     assert images.stride()[1] == 1 and labels is IMAGES[1]
     assert channels_last((torch.randn(2, 3), IMAGES[1]))[0].stride() == (3, 1)
+    assert channels_last(torch.randn(2, 3, 4, 4)).stride()[1] == channels_last([images])[0].stride()[1] == 1
 
 
 def test_batch_norms_are_restored() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,12 @@ def diverging(after: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("after", [0, 5, 70])
-def test_an_infinite_loss_is_reported_and_nothing_is_written(tmp_path: Path, after: int) -> None:
-    with pytest.raises(sc.SecateurError, match=f"epoch 1, batch {after + 1}\n.*lr.*clip_norm"):
-        train(nn.Linear(3, 2), diverging(after), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
-    assert list(tmp_path.iterdir()) == []
+def test_an_infinite_loss_is_reported_and_nothing_is_changed(tmp_path: Path, after: int) -> None:
+    model = nn.Linear(3, 2)
+    before = weights(model)
+    with pytest.raises(sc.SecateurError, match=f"epoch 1, batch {after + 1}, .*0.05.*before.*\n.*lr.*clip_norm"):
+        train(model, diverging(after), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
+    assert list(tmp_path.iterdir()) == [] and same(weights(model), before)
 
 
 def test_a_nan_loss_leaves_the_state_of_the_last_epoch(tmp_path: Path) -> None:
@@ -196,10 +199,27 @@ def test_a_nan_loss_leaves_the_state_of_the_last_epoch(tmp_path: Path) -> None:
         def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
             yield from ((x * math.nan if number == 1 else x, y) for x, y in super().epoch(number))
 
-    with pytest.raises(sc.SecateurError, match="epoch 2, batch 1"):
-        train(network(), Breaking(), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
+    model, good = network(), network()
+    with pytest.raises(sc.SecateurError, match=r"epoch 2, batch 1, .* after epoch 1 again"):
+        train(model, Breaking(), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
+    train(good, Epochs(), replace(PLAIN, epochs=1))
+    assert same(weights(model), weights(good))
     assert len((tmp_path / "log").read_text().splitlines()) == 1
     assert train(network(), Epochs(), PLAIN, state_path=tmp_path / "state").resumed == 1
+
+
+def test_a_learning_rate_that_diverges_is_reported_with_its_value() -> None:
+    model, x = nn.Linear(3, 1), torch.randn(64, 3)
+    before = weights(model)
+    with pytest.raises(
+        sc.SecateurError, match=r"NaN or infinite in epoch .*, at a learning rate of 50; the weights are"
+    ):
+        train(
+            model,
+            [(x, x.sum(1))] * 50,
+            Training(epochs=9, lr=50.0, schedule="steps", loss="mse", memory_format="contiguous"),
+        )
+    assert all(tensor.isfinite().all() for tensor in weights(model).values()) and same(weights(model), before)
 
 
 def test_invalid_data_and_settings_are_refused() -> None:
@@ -275,7 +295,7 @@ def _train_part(state: Path | None, epochs: tuple[int, ...]) -> dict[str, Any]:
         data = Epochs(rank=process.rank, world=process.world)
         for count in epochs:
             model = network(norm=False, dropout=0.0)
-            settings = Training(epochs=count, lr=0.05)
+            settings = Training(epochs=count, lr=0.05, schedule="steps")
             result = train(
                 model, data, settings, validation=data, state_path=state, log=state and state.with_suffix(".l")
             )

@@ -75,10 +75,11 @@ def batch_loss(
     if step is not None:
         return _scalar(step(model, batch)), []
     if not isinstance(batch, tuple | list) or len(batch) != 2:
+        without = " without labels" if is_unlabelled(batch) else ""
         raise UsageError(
-            f"expected a batch (x, y), got a {type(batch).__name__}",
+            f"expected a batch (x, y), got a {type(batch).__name__}{without}",
             layer="data",
-            remedy="pass pairs, or step=: a function (model, batch) -> loss",
+            remedy="pass pairs, or step=: a function (model, batch) -> loss; with a teacher, train needs no labels",
         )
     x, y = batch
     scores = model(x)
@@ -169,6 +170,16 @@ def size_of(batch: Any) -> int:
     """Return the number of samples in a batch: the length of its first tensor, or 1 if it has none."""
     leaves = pytree.tree_leaves(batch)
     return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
+
+
+def is_unlabelled(batch: Any) -> bool:
+    """Return whether a batch is x or (x,), without labels."""
+    return isinstance(batch, Tensor) or (isinstance(batch, tuple | list) and len(batch) == 1)
+
+
+def inputs_of(batch: Any) -> Any:
+    """Return x of a batch x, (x,) or (x, y)."""
+    return batch[0] if isinstance(batch, tuple | list) else batch
 
 
 def device_of(model: nn.Module) -> torch.device:

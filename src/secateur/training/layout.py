@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,28 +19,29 @@ def lay_out(model: nn.Module) -> None:
 
 
 def channels_last(batch: Any) -> Any:
-    """Return the batch (x, y) with its images in channels_last."""
-    x, y = batch
-    return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
+    """Return the batch x, (x,) or (x, y) with its images in channels_last."""
+    if isinstance(batch, Tensor):
+        return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    x, *rest = batch
+    return (channels_last(x), *rest)
 
 
-def suits_channels_last(model: nn.Module, batch: Any, run: Callable[[Any], object]) -> bool:
+def suits_channels_last(model: nn.Module, batch: Any) -> bool:
     """Return whether a network has convolutions and accepts channels_last; a `view` in its forward may refuse it.
 
     Args:
         model: the network; its buffers and the random state are restored.
         batch: to try.
-        run: processes a batch as training does.
     """
-    pair = isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
-    if not pair or batch[0].dim() != 4 or not any(isinstance(module, nn.Conv2d) for module in model.modules()):
+    x = batch[0] if isinstance(batch, tuple | list) and batch else batch
+    if not isinstance(x, Tensor) or x.dim() != 4 or not any(isinstance(m, nn.Conv2d) for m in model.modules()):
         return False
     before = [buffer.clone() for buffer in model.buffers()]
-    gpus = [batch[0].device] if batch[0].device.type == "cuda" else []
+    gpus = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.no_grad(), own_layout(model):
         lay_out(model)
         try:
-            run(channels_last(batch))
+            model(channels_last(x))
         except RuntimeError:
             return False
         finally:

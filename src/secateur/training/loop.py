@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from secateur.errors import SecateurError, UsageError
 from secateur.network.modules import mode, unwrap
 from secateur.network.processes import Process, check_agreement, copy_from_first, distributed, wait_for_all
+from secateur.surgery.plan import Plan
 from secateur.training import resume
+from secateur.training.averages import copies, estimate_norms, put
+from secateur.training.distillation import Teacher, weights_hash
 from secateur.training.evaluation import (
     Evaluation,
     RunningMeans,
@@ -32,7 +35,8 @@ from secateur.training.evaluation import (
 from secateur.training.journal import Bar, Journal
 from secateur.training.layout import own_layout, synchronised_norms
 from secateur.training.learner import Learner
-from secateur.training.settings import Training, learning_rate
+from secateur.training.learning_rates import learning_rate
+from secateur.training.settings import Training
 
 __all__ = ["Epoch", "Evaluation", "Training", "TrainingResult", "distributed", "evaluate", "learning_rate", "train"]
 
@@ -58,10 +62,19 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The epochs of a run, including those before an interruption."""
+    """The epochs of a run, including those before an interruption.
+
+    Attributes:
+        epochs: their records.
+        resumed: number of epochs from the state file.
+        losses: what was minimised: the loss of the labels, those of the teacher.
+        notes: what a reader of the result should know.
+    """
 
     epochs: tuple[Epoch, ...]
-    resumed: int  # number of epochs from the state file
+    resumed: int
+    losses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def last(self) -> Epoch | None:
@@ -81,6 +94,8 @@ def train(
     *,
     validation: Any = None,
     step: Step | None = None,
+    teacher: nn.Module | None = None,
+    plan: Plan | None = None,
     log: str | Path | None = None,
     tensorboard: bool = False,
     state_path: str | Path | None = None,
@@ -99,6 +114,12 @@ def train(
     ...     return my_loss(model(batch["image"], batch["scale"]), batch["target"])
     >>> train(model, loader, settings, step=step)
 
+    A pruned network learns most from its original. It runs once for each batch; the batches need no labels then:
+
+    >>> train(res.model, batches, Training(epochs=10), teacher=model, plan=res.plan)
+
+    If the loss becomes NaN or infinite, that is an error, and the network has the weights of the last epoch again.
+
     Under torchrun each process passes its own part of the batches, equally many (see `distributed`). The result is that
     of one process with all of them, except that batch norms see only the part of their process, unless `sync_batchnorm`
     is set. Only the first process writes files and shows progress.
@@ -110,10 +131,15 @@ def train(
         settings: epochs, optimizer, learning rate and so on.
         validation: batches for `evaluate` after every epoch.
         step: `step(model, batch)` returns the mean loss of a batch, instead of the loss of the settings.
+        teacher: a network with the same outputs, such as the original of a pruned network. Its class scores (KL
+            divergence), other outputs (squared error) and features are matched; see `temperature`, `teacher_weight` and
+            `feature_weight` of the settings. Batches may be x or (x,), without labels.
+        plan: how the network was cut from the teacher, so that features without the removed channels can be matched.
         log: a file that gets a JSON line per epoch, or a folder for it.
         tensorboard: also write curves into the folder `log`.
         state_path: a file for the state, written after every epoch. If it exists, training resumes from it and ends bit
-            for bit as if it had not been interrupted, on the same machine. Only the number of epochs may be increased.
+            for bit as if it had not been interrupted, on the same machine. Only the number of epochs may be increased,
+            with `schedule="steps"`.
         on_epoch: called with each `Epoch` after its state is written; training stops if it returns True. Of several
             processes, the first one decides. A stopped run that is started again continues with the next epoch; one
             that was stopped by `patience` does not.
@@ -123,11 +149,11 @@ def train(
     device = device_of(inner)
     length = _length(batches)
     _check(inner, batches, length, settings, validated=validation is not None)
+    taught = None if teacher is None else Teacher(unwrap(teacher), inner, settings, plan)
     path = Path(state_path) if state_path is not None else None
     with ExitStack() as stack:
         process = stack.enter_context(distributed())
-        run = {**asdict(settings), "batches": length, "processes": process.world}
-        del run["epochs"]
+        run = _identity(settings, length, process, taught)
         state = _resumed(path, inner, run, settings) if path else None
         records = list(state.epochs) if state else []
         check_agreement(
@@ -139,40 +165,146 @@ def train(
         stack.callback(journal.close)
         journal.catch_up(records)
         stack.enter_context(mode(inner, True))
+        if taught:
+            stack.enter_context(mode(taught.model, False))
+            stack.enter_context(own_layout(taught.model))
         stack.enter_context(own_layout(inner))
         stack.enter_context(synchronised_norms(inner, settings.sync_batchnorm))
         bar = stack.enter_context(Bar(progress and process.first, settings.epochs, len(records), length))
-        learner: Learner | None = None
+        epochs = _Epochs(inner, batches, settings, step, taught, state, process)
+        stack.callback(epochs.close)
         for epoch in range(len(records), settings.epochs):
             if _stalled(records, settings.patience):
                 break
-            _seed(settings.seed, epoch, process, batches)
-            stream = iter(batches_of(batches, epoch))
-            if learner is None:
-                first = list(islice(stream, 1))
-                learner = Learner(inner, settings, step, first, state)
-                stack.callback(learner.optimizer.zero_grad)
-                stream = chain(first, stream)
-            means, seconds = _one_epoch(learner, stream, epoch, length, bar)
-            copy_from_first([*inner.buffers()])  # the statistics of batch norms differ between processes
+            learner, stream = epochs.begin(epoch)
+            with epochs.keeping_good_weights():
+                means, seconds = _one_epoch(learner, stream, epoch, length, bar)
+            copy_from_first(epochs.buffers())  # the statistics of batch norms differ between processes
+            with epochs.result_in_place():
+                found = None if validation is None else evaluate(inner, validation, loss=settings.loss, step=step)
             record = Epoch(
                 epoch=epoch + 1,
                 lr=learner.rate,
                 loss=means.loss,
                 top1=means.top1,
-                validation=None if validation is None else evaluate(inner, validation, loss=settings.loss, step=step),
+                validation=found,
                 seconds=seconds,
                 images_per_second=means.samples / seconds,
             )
             records.append(asdict(record))
             if process.first:
                 if path:
-                    resume.write(path, inner, learner.optimizer, learner.scaler, run, records)
+                    resume.write(path, inner, learner.optimizer, learner.scaler, run, records, learner.average)
                 journal.write(records[-1])
-            if on_epoch and _first_says_true(on_epoch(record), device):
+            with epochs.result_in_place():
+                stopped = on_epoch and _first_says_true(on_epoch(record), device)
+            if stopped:
                 break
+        epochs.finish(len(records))
         wait_for_all(device)  # the others may read the files that the first one writes
-    return TrainingResult(tuple(map(Epoch.of, records)), resumed=len(state.epochs) if state else 0)
+    return TrainingResult(
+        tuple(map(Epoch.of, records)),
+        resumed=len(state.epochs) if state else 0,
+        losses=_losses(settings, step, taught),
+        notes=taught.notes if taught else (),
+    )
+
+
+class _Epochs:
+    """The epochs of a run: their batches, the learner, and the weights that are the result.
+
+    Args:
+        state: of an interrupted run.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Any,
+        settings: Training,
+        step: Step | None,
+        teacher: Teacher | None,
+        state: resume.State | None,
+        process: Process,
+    ) -> None:
+        self.model, self.batches, self.settings, self.process = model, batches, settings, process
+        self.step, self.teacher, self.state = step, teacher, state
+        self.learner: Learner | None = None
+
+    def begin(self, epoch: int) -> tuple[Learner, Iterator[Any]]:
+        """Return the learner, which the first batch makes, and the batches of an epoch."""
+        _seed(self.settings.seed, epoch, self.process, self.batches)
+        stream = iter(batches_of(self.batches, epoch))
+        if self.learner is None:
+            first = list(islice(stream, 1))
+            self.learner = Learner(self.model, self.settings, self.step, self.teacher, first, self.state)
+            stream = chain(first, stream)
+        return self.learner, stream
+
+    @contextmanager
+    def result_in_place(self) -> Iterator[None]:
+        """Let the network have the averaged weights within a `with` block, if there are any."""
+        average = self.learner.average if self.learner else None
+        with average.in_place() if average else nullcontext():
+            yield
+
+    @contextmanager
+    def keeping_good_weights(self) -> Iterator[None]:
+        """Put back the present weights, or their average, if the loss in a `with` block is not finite."""
+        with self.result_in_place():
+            good = copies(self.model)
+        try:
+            yield
+        except _NotFinite:
+            put(self.model, good)
+            raise
+
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers of the network, and their averages."""
+        average = self.learner.average if self.learner else None
+        names = [name for name, _ in self.model.named_buffers()]
+        return [*self.model.buffers()] + [average.values[name] for name in names if average and name in average.values]
+
+    def finish(self, done: int) -> None:
+        """Turn the weights into the result: averaged, with new statistics of batch norms, as the settings say."""
+        if not done or (self.settings.ema is None and not self.settings.norm_batches):
+            return
+        learner, stream = self.begin(done)
+        if learner.average:
+            put(self.model, learner.average.values)
+        if self.settings.norm_batches:
+            estimate_norms(self.model, islice(stream, self.settings.norm_batches), learner.run)
+            copy_from_first([*self.model.buffers()])
+
+    def close(self) -> None:
+        """Remove the gradients."""
+        if self.learner:
+            self.learner.optimizer.zero_grad()
+
+
+def _identity(settings: Training, length: int | None, process: Process, teacher: Teacher | None) -> dict[str, Any]:
+    """Return everything that must be the same when a run resumes."""
+    run: dict[str, Any] = {**asdict(settings), "batches": length, "processes": process.world}
+    if settings.schedule == "steps":
+        del run["epochs"]  # the learning rates of the first epochs do not depend on their number
+    if teacher:
+        run["teacher"] = weights_hash(teacher.model)
+    return run
+
+
+def _losses(settings: Training, step: Step | None, teacher: Teacher | None) -> tuple[str, ...]:
+    """Return the names of what was minimised."""
+    theirs = teacher.losses if teacher else ()
+    if teacher and not teacher.labelled:
+        return theirs
+    own = (
+        "the loss of the step"
+        if step
+        else "cross-entropy"
+        if settings.loss == "cross-entropy"
+        else "mean squared error"
+    )
+    return (own, *theirs)
 
 
 def _stalled(records: Sequence[dict[str, Any]], patience: int | None) -> bool:
@@ -222,16 +354,18 @@ def _one_epoch(
 ) -> tuple[Evaluation, float]:
     """Train on every batch once; return the means over all processes, and the seconds."""
     means = RunningMeans(learner.device)
+    rates: list[float] = []
     started = time.perf_counter()
     for number, batch in enumerate(stream, 1):
-        learner.set_rate(epoch, number / length if length else 1.0)
+        learner.set_rate(epoch, number / length if length else 0.5)
+        rates.append(learner.rate)
         means.add(*learner.learn(batch))
         if bar.due():
             means.fetch()
             bar.show(epoch, number, means.loss, means.samples / (time.perf_counter() - started))
-        _check_finite(means, epoch)
+        _check_finite(means, epoch, rates)
     means.fetch()
-    _check_finite(means, epoch)
+    _check_finite(means, epoch, rates)
     seconds = time.perf_counter() - started
     bar.show(epoch, means.batches, means.loss, means.samples / seconds)
     return means.result(), seconds
@@ -258,9 +392,16 @@ def _length(batches: Any) -> int | None:
         return None
 
 
-def _check_finite(means: RunningMeans, epoch: int) -> None:
+class _NotFinite(SecateurError):
+    """The loss is NaN or infinite."""
+
+
+def _check_finite(means: RunningMeans, epoch: int, rates: Sequence[float]) -> None:
     if means.not_finite is not None:
-        raise SecateurError(
-            f"the loss is NaN or infinite in epoch {epoch + 1}, batch {means.not_finite}",
+        rate = rates[means.not_finite - 1]
+        weights = f"those after epoch {epoch}" if epoch else "those from before the training"
+        raise _NotFinite(
+            f"the loss is NaN or infinite in epoch {epoch + 1}, batch {means.not_finite}, at a learning rate of "
+            f"{rate:.3g}; the weights are {weights} again",
             remedy="lower lr, set clip_norm, or look for NaN in the data; a state file has the last finite epoch",
         )

@@ -1,8 +1,8 @@
 """The state of a training run in one safe file, written after every epoch, from which it resumes bit for bit.
 
-The file is a safetensors file: the network's tensors as model/NAME, the optimizer's as optimizer/KIND/NAME. Its
-metadata are JSON: the settings, the trained parameters, the epochs so far. It has no random state, since every epoch
-sets its own seed.
+The file is a safetensors file: the network's tensors as model/NAME, the optimizer's as optimizer/KIND/NAME, those of a
+moving average as average/NAME. Its metadata are JSON: the settings, the trained parameters, the epochs so far. There is
+no random state, since every epoch sets its own seed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from secateur.errors import SecateurError, UsageError, explained
 from secateur.network.modules import named_tensors
 from secateur.storage.files import write_atomic
+from secateur.training.averages import Average
 
 VERSION = "1"
 AGAIN = "remove the file to start again, or use another state_path"
@@ -35,6 +36,11 @@ class State:
     trained: list[str]  # names of the parameters that were not frozen
     epochs: list[dict[str, Any]]  # the records of the epochs so far
     scaler: dict[str, Any]
+    averaged: int = 0  # steps of the moving average
+
+    def average(self, model: nn.Module, decay: float) -> Average:
+        """Return the moving average of the run."""
+        return Average(model, decay, _under("average/", self.tensors), self.averaged)
 
     def fill_model(self, path: Path, model: nn.Module) -> None:
         """Copy the values into the network if names, shapes, types and frozen parameters are the same."""
@@ -90,12 +96,14 @@ def write(
     scaler: torch.amp.GradScaler,
     run: Mapping[str, Any],
     epochs: list[dict[str, Any]],
+    average: Average | None = None,
 ) -> None:
     """Write the state after an epoch, atomically.
 
     Args:
         run: everything that must be the same when the run resumes.
         epochs: the records of the epochs so far.
+        average: the moving average of the weights, if there is one.
     """
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     tensors = {f"model/{name}": tensor for name, tensor in named_tensors(model).items()}
@@ -103,6 +111,7 @@ def write(
         for kind, value in optimizer.state[parameter].items():
             if value is not None:
                 tensors[f"optimizer/{kind}/{name}"] = value
+    tensors |= {f"average/{name}": value for name, value in (average.values if average else {}).items()}
     copies = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format).cpu() for name, tensor in tensors.items()
     }
@@ -112,6 +121,7 @@ def write(
         "trained": json.dumps(sorted(parameters)),
         "epochs": json.dumps(epochs),
         "scaler": json.dumps(scaler.state_dict()),
+        "averaged": json.dumps(average.steps if average else 0),
     }
     remedy = "use tensors of a common dtype, or train without state_path"
     with explained("the state cannot be saved", remedy=remedy):
@@ -138,7 +148,7 @@ def read(path: Path, run: Mapping[str, Any]) -> State | None:
     ]
     if differences:
         raise SecateurError(f"{path} belongs to another training run: {'; '.join(differences)}", remedy=AGAIN)
-    return State(tensors, trained, epochs, scaler)
+    return State(tensors, trained, epochs, scaler, json.loads(metadata.get("averaged", "0")))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
