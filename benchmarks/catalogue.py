@@ -43,7 +43,7 @@ DATA, RUNS = "--data {data}", "--runs {runs}"
 BENCHMARKS = (
     Benchmark("certificates", ("secateur.certificates",), packages=("scipy",)),
     Benchmark("checkpoints", ("secateur.zoo", "secateur.data", "secateur.training.evaluation"), DATA),
-    Benchmark("trace_speed", CUT, packages=("torchvision",)),
+    Benchmark("trace_speed", CUT, packages=("torchvision", "torch-pruning", "ultralytics")),
     Benchmark("load_speed", ("secateur.storage", "secateur.surgery"), packages=("torchvision", "safetensors")),
     Benchmark("train_speed", ("secateur.training",)),
     Benchmark("sensitivity_speed", ("secateur.network", "secateur.methods.pfp"), DATA, packages=("torchvision",)),

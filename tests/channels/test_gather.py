@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secateur.channels.gather import gather
 from secateur.channels.ties import Reason, Ties
@@ -56,3 +58,33 @@ def test_axes_without_channels_are_left_out() -> None:
     ties.labels_of(Slot("a.weight", 2), 3)  # the height of a kernel
     ties.tie(produced, consumed, Reason("met"))
     assert len(gather(ties)) == 1
+
+
+@given(st.data())
+def test_units_and_groups_equal_those_found_label_by_label(data: st.DataObject) -> None:
+    ties = Ties()
+    slots = [Slot(f"{name}.weight", axis) for name in "abc" for axis in (0, 1)]
+    blocks = [ties.labels_of(slot, data.draw(st.integers(1, 5))) for slot in slots]
+    for block, slot in zip(blocks, slots, strict=True):
+        ties.note(ties.outputs if slot.axis == 0 else ties.inputs, block)
+    label = st.integers(0, ties.count - 1)
+    for one, other in data.draw(st.lists(st.tuples(label, label), max_size=12)):
+        ties.tie(torch.tensor([one]), torch.tensor([other]), Reason("met"))
+    for one in data.draw(st.lists(label, max_size=2)):
+        ties.keep(torch.tensor([one]), Reason("because"))
+
+    unit_of, expected = ties.components(), {}
+    kept = {int(unit_of[one]) for labels, _ in ties.kept for one in labels.tolist()}
+    for unit in set(unit_of.tolist()):
+        places = {
+            slot: tuple(i for i, one in enumerate(block.tolist()) if unit_of[one] == unit)
+            for slot, block in zip(slots, blocks, strict=True)
+        }
+        places = {slot: indices for slot, indices in places.items() if indices}
+        expected.setdefault((frozenset(places), unit in kept), set()).add(frozenset(places.items()))
+    found = {}
+    for group in gather(ties):
+        units = {frozenset(zip(group.slots, unit, strict=True)) for unit in zip(*group.indices, strict=True)}
+        because = any("because" in reason.text for reason in group.reasons)
+        found[(frozenset(group.slots), because)] = units
+    assert found == expected

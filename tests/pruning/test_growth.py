@@ -13,7 +13,7 @@ import secateur as sc
 from secateur.channels.graph import ChannelGraph
 from secateur.costs.sizes import Sizes
 from secateur.errors import UsageError
-from secateur.pruning.growth import Growth, Ladder, allocate, ladder, largest
+from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest
 from support import synthetic
 
 # Few different values, so that ties are common; and any at all.
@@ -182,6 +182,27 @@ def test_largest_was_seen_to_fit_whatever_fits(fitting: list[bool]) -> None:
 
     found = largest(Growth({"a": ladder(np.zeros(len(fitting)))}), fits)
     assert found in seen and fitting[found] if fitting[0] else found == -1
+
+
+@settings(max_examples=200)
+@given(budgets())
+def test_a_filled_budget_has_no_room_for_another_step(
+    drawn: tuple[Growth, dict[str, Ladder], Sizes, dict[str, float]],
+) -> None:
+    growth, ladders, sizes, ceilings = drawn
+    counts, blocked = growth.counts(0), set()
+    for at in range(
+        growth.steps
+    ):  # the oracle: each step in turn, unless it or an earlier one of its group is too much
+        now, then = growth.counts(at), growth.counts(at + 1)
+        (name,) = [name for name in ladders if now[name] != then[name]]
+        more = {**counts, name: then[name]}
+        if name in blocked or not obeys({"params": sizes.params(more), "macs": sizes.macs(more)}, ceilings):
+            blocked.add(name)
+        else:
+            counts = more
+    filled, position = fill(growth, allocate(growth, sizes, ceilings), sizes, ceilings)
+    assert filled.counts(position) == counts
 
 
 @settings(max_examples=300)

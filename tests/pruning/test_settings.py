@@ -35,6 +35,26 @@ def test_the_help_explains_every_setting() -> None:
         assert f"    {name}: " in text, name
 
 
+def test_a_graph_that_is_passed_is_not_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = lenet5(), digits("calibration")[0]
+    graph = sc.trace(model, (images[:1],), keep=["fc1"])
+    wanted = sc.prune(model, images, {"params": "50%"}, keep=["fc1"])
+    monkeypatch.setattr("secateur.pruning.job.trace", None)
+    assert sc.prune(model, images, {"params": "50%"}, graph=graph).plan == wanted.plan
+    assert sc.plan(model, images, {"params": "50%"}, graph=graph) == wanted.plan
+    assert sc.compare(model, images, {"params": ["50%"]}, ["ft"], samples=64, graph=graph).finished
+
+
+def test_a_graph_that_does_not_fit_is_refused() -> None:
+    model, images = lenet5(), digits("calibration")[0]
+    graph = sc.trace(model, images[:1])
+    with pytest.raises(sc.UsageError, match="graph is of another network"):
+        sc.prune(sc.cut(model, sc.random_plan(graph)), images, {"params": "50%"}, graph=graph)
+    for settings in ({"keep": ["fc1"]}, {"output": "graph"}):
+        with pytest.raises(sc.UsageError, match=r"pass them to sc\.trace"):
+            sc.prune(model, images, {"params": "50%"}, graph=graph, **settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "cause", "remedy"),
     [

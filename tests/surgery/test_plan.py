@@ -41,6 +41,26 @@ def test_a_plan_of_schema_2_is_read() -> None:
     assert sc.Plan.from_json(json.dumps(data)) == plan
 
 
+@pytest.mark.parametrize(
+    "case", ["squeeze_excite", "dense_concat", "few_wide_groups", "linear_to_transposed", "option_a_shortcut"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_graph_of_the_cut_network_follows_without_tracing(case: str, seed: int) -> None:
+    network, example = build(case)
+    graph = sc.trace(network, example)
+    plan = sc.random_plan(graph, kept=0.6, seed=seed)
+    found, traced = plan.graph_after(graph), sc.trace(sc.cut(network, plan), example)
+    assert found.shapes == traced.shapes
+    assert [(g.name, g.slots, g.indices) for g in found.prunable] == [
+        (g.name, g.slots, g.indices) for g in traced.prunable
+    ]
+
+
+def test_a_group_of_one_unit_is_kept_in_the_graph_after_a_cut() -> None:
+    after = sc.Plan.keeping(GRAPH, {"a": [3]}).graph_after(GRAPH)
+    assert after["a"].size == 1 and "nothing would be left" in str(after["a"].reasons[0])
+
+
 def test_the_old_name_of_the_consuming_slots_warns() -> None:
     plan = sc.random_plan(GRAPH)
     with pytest.warns(DeprecationWarning, match=r"Plan.reads .* use consumes"):

@@ -203,6 +203,11 @@ class ChannelGraph:
         return "\n".join(lines)
 
 
+def last_unit(name: str) -> Reason:
+    """Return the reason why a group with a single unit is kept."""
+    return Reason(f"all channels of {name} are one unit: without it nothing would be left")
+
+
 def _remedy(reasons: set[str]) -> str:
     """Return what could free a group that is kept for these reasons."""
     if any("output='graph'" in reason for reason in reasons):

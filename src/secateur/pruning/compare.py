@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
-from secateur.channels.graph import Output
+from secateur.channels.graph import ChannelGraph, Output
 from secateur.deprecation import renamed_arguments
 from secateur.errors import SecateurError, UsageError, first_line
 from secateur.methods import METHODS
@@ -54,6 +54,7 @@ def compare(
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
     memory: int | None = None,
+    graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,
     progress: bool = False,
@@ -99,6 +100,7 @@ def compare(
         {resource: "100%"},
         replace(settings, samples=None),
         to_inputs=lambda pair: pair[0][0] or pair[0][1],
+        graph=graph,
         example=example,
     )
     evaluator = _Divergence(model, pool.some(held)) if on is None else _Accuracy(model, on, base.example, to_inputs)

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +72,7 @@ class Growth:
     """
 
     def __init__(self, ladders: Mapping[str, Ladder]) -> None:
+        self.ladders = ladders
         steps = [len(one.counts) - 1 for one in ladders.values()]
         levels = np.concatenate([one.levels[1:] for one in ladders.values()] or [np.zeros(0)])
         order = np.argsort(-levels, kind="stable")
@@ -92,6 +94,12 @@ class Growth:
         """Return the level of the last step taken; infinite before the first."""
         self._check(position)
         return self._levels[position]
+
+    def without_next(self, position: int) -> Growth:
+        """Return the growth without the step that follows a position, and without later ones of the same group."""
+        name = next(name for name, (places, _) in self._rungs.items() if position in places)
+        one, now = self.ladders[name], self.counts(position)[name]
+        return Growth({**self.ladders, name: Ladder(one.counts[one.counts <= now], one.levels[one.counts <= now])})
 
     def _check(self, position: int) -> None:
         if not 0 <= position <= self.steps:
@@ -131,17 +139,31 @@ def allocate(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float]) -> int
     for name in ceilings:
         if name not in measure:
             raise UsageError(f"{name!r} cannot be allocated", remedy=f"use {' and '.join(measure)}")
-
-    def fits(position: int) -> bool:
-        counts = growth.counts(position)
-        return all(measure[name](counts) <= ceiling for name, ceiling in ceilings.items())
-
-    position = largest(growth, fits)
+    position = largest(growth, partial(_fits, growth, sizes, ceilings))
     if position < 0:
         least = {name: measure[name](growth.counts(0)) for name in ceilings}
         whole = {name: measure[name]({}) for name in ceilings}
         raise _unreachable(ceilings, least, whole)
     return position
+
+
+def fill(growth: Growth, position: int, sizes: Sizes, ceilings: Mapping[str, float]) -> tuple[Growth, int]:
+    """Return a growth and a position that spend what a step which is too large has left of the budget.
+
+    >>> growth, position = fill(growth, allocate(growth, sizes, ceilings), sizes, ceilings)
+
+    A group whose next step does not fit stays as it is, and the other groups grow on. With steps of one unit little
+    is left; with multiples of 8, one step of a residual stream can be a tenth of the network.
+    """
+    while position < growth.steps:
+        growth = growth.without_next(position)
+        position = largest(growth, partial(_fits, growth, sizes, ceilings))
+    return growth, position
+
+
+def _fits(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float], position: int) -> bool:
+    counts = growth.counts(position)
+    return all(getattr(sizes, name)(counts) <= ceiling for name, ceiling in ceilings.items())
 
 
 def _unreachable(ceilings: Mapping[str, float], least: Mapping[str, int], whole: Mapping[str, int]) -> SecateurError:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
@@ -19,11 +19,11 @@ from secateur.methods.base import Evidence, GroupRow, Method
 from secateur.methods.selection import Selection
 from secateur.network.batches import Call, batch_size, example_of
 from secateur.network.examples import Example
-from secateur.network.modules import unwrap
+from secateur.network.modules import named_tensors, unwrap
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
-from secateur.pruning.growth import Growth, Ladder, allocate, ladder, largest
+from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.settings import PruneSettings
 from secateur.surgery.cut import cut, mask
@@ -33,6 +33,16 @@ from secateur.tracing.trace import trace
 
 ROUNDS = 3  # of allocation, each with the unit costs at the previous sizes
 TRIES = 20  # steps back until a network meets a latency budget
+
+
+class Reading(TypedDict, total=False):
+    """How the data and the network of a job are read; `sc.prune` explains each part."""
+
+    graph: ChannelGraph | None
+    example: Example | None
+    to_inputs: Callable[[Any], Any] | None
+    progress: bool
+    unused: int  # of the samples that the settings leave over, up to this many are set aside
 
 
 @dataclass(frozen=True)
@@ -72,22 +82,19 @@ class Job:
         data: Any,
         budget: Mapping[str, object],
         settings: PruneSettings,
-        *,
-        example: Example | None = None,
-        to_inputs: Callable[[Any], Any] | None = None,
-        progress: bool = False,
-        unused: int = 0,
+        **reading: Unpack[Reading],
     ) -> Job:
-        """Read the data, trace the model, and check the settings against its groups.
-
-        Args:
-            unused: of the samples that the settings leave over, up to this many are set aside.
-        """
+        """Read the data, trace the model, and check the settings against its groups."""
+        example, to_inputs, unused = reading.get("example"), reading.get("to_inputs"), reading.get("unused", 0)
         limits = parse_budget(budget)
         method, allocation = settings.resolve()
         pool = Pool.of(data, settings.samples, seed=settings.seed, unused=unused, example=example, to_inputs=to_inputs)
         single = example_of(pool.calls[0]) if example is None else example
-        graph = trace(model, single, keep=settings.keep, output=settings.output)
+        graph = reading.get("graph")
+        if graph is None:
+            graph = trace(model, single, keep=settings.keep, output=settings.output)
+        else:
+            _check_graph(graph, model, settings)
         graph.check_prunable()
         for numbers in (settings.at_least, settings.round_to):
             _check_patterns(numbers, graph)
@@ -103,7 +110,7 @@ class Job:
             allocation=allocation,
             before=cost(model, single),
             notes=(*graph.notes, *pool.notes),
-            progress=progress,
+            progress=reading.get("progress", False),
             unused=tuple(pool.unused),
         )
 
@@ -170,6 +177,10 @@ class Job:
                 growth = Growth({name: self._ladder(name, levels[name]) for name in found if name in levels})
                 chooser = _Chooser(self, sizes, growth, found, kept, scales)
                 position = chooser.position(step / self.settings.steps, original_ms)
+                level = growth.level(position)
+                if self._fills:
+                    growth, position = fill(growth, position, sizes, chooser.ceilings(step / self.settings.steps))
+                    chooser = replace(chooser, growth=growth)
                 counts = {**counts, **growth.counts(position)}
                 if not self.allocation.uses_costs:
                     break
@@ -180,11 +191,16 @@ class Job:
         return Draft(
             plan=Plan.keeping(self.graph, kept, scales),
             rows=tuple(rows.values()),
-            level=growth.level(position),
+            level=level,
             samples=samples,
             scores=scores,
             notes=tuple(self._notes(list(rows.values()), found, samples)),
         )
+
+    @property
+    def _fills(self) -> bool:
+        """Whether groups grow in steps of several units, so that a budget in params or MACs is worth filling."""
+        return self.settings.round_to != 1 and not self.budget.latency_ms and not self.method.random_size
 
     def _check_found(self, found: Mapping[str, Any]) -> None:
         if not found:
@@ -247,14 +263,18 @@ class _Chooser:
             scales[name] = [self.scales[name][i] * scale for i, scale in zip(one.kept, one.scales, strict=True)]
         return kept, scales
 
-    def position(self, part: float, original_ms: float) -> int:
-        """Return how far the groups may grow; `part` of the way from the original to the budget, geometrically."""
-        before, budget = self.job.before, self.job.budget
+    def ceilings(self, part: float) -> dict[str, float]:
+        """Return the costs that are `part` of the way from the original to the budget, geometrically."""
+        before = self.job.before
         whole = {"params": before.params, "macs": before.macs}
-        ceilings = {
+        return {
             name: whole[name] * (min(limit, whole[name]) / whole[name]) ** part if part < 1 else limit
-            for name, limit in budget.ceilings(before.params, before.macs).items()
+            for name, limit in self.job.budget.ceilings(before.params, before.macs).items()
         }
+
+    def position(self, part: float, original_ms: float) -> int:
+        """Return how far the groups may grow, `part` of the way from the original to the budget."""
+        budget, ceilings = self.job.budget, self.ceilings(part)
         position = allocate(self.growth, self.sizes, ceilings)
         if self.job.method.random_size:
             position = self._sampled_within(position, ceilings)
@@ -313,6 +333,23 @@ class _Chooser:
             f"the smallest network takes {least:.3g} ms ({least / whole:.0%})",
             layer=type(unwrap(self.job.model)).__name__,
             remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
+        )
+
+
+def _check_graph(graph: ChannelGraph, model: nn.Module, settings: PruneSettings) -> None:
+    """Raise an error for a graph of another network, or one that was traced with other settings."""
+    for name, tensor in named_tensors(unwrap(model)).items():
+        if graph.shapes.get(name) != tuple(tensor.shape):
+            raise UsageError(
+                f"the graph is of another network: it has {name} of shape {graph.shapes.get(name)}, this network of "
+                f"shape {tuple(tensor.shape)}",
+                layer=name,
+                remedy="pass graph=sc.trace(model, example) of this network, or leave graph out",
+            )
+    if settings.keep or settings.output not in ("module", graph.output):
+        raise UsageError(
+            "keep= and output= were settled when the graph was traced",
+            remedy="pass them to sc.trace instead, or leave graph out",
         )
 
 

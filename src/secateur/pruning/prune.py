@@ -12,7 +12,7 @@ from torch import nn
 from secateur.certificates import fingerprints
 from secateur.certificates.bounds import samples_for_drop
 from secateur.certificates.certify import drop_certified, fixed_sequence
-from secateur.channels.graph import Output
+from secateur.channels.graph import ChannelGraph, Output
 from secateur.costs.cost import cost
 from secateur.deprecation import renamed_arguments
 from secateur.errors import SecateurError, UsageError
@@ -23,7 +23,7 @@ from secateur.network.examples import Example
 from secateur.network.modules import duplicate
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
-from secateur.pruning.job import Draft, Job
+from secateur.pruning.job import Draft, Job, Reading
 from secateur.pruning.pool import Pair
 from secateur.pruning.result import Pruned
 from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
@@ -56,6 +56,7 @@ def plan(
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
     memory: int | None = None,
+    graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,
     progress: bool = False,
@@ -69,7 +70,8 @@ def plan(
         model, data, budget: as for `prune`, and so are all settings.
     """
     settings = PruneSettings.among(locals())
-    return Job.of(model, data, budget, settings, example=example, to_inputs=to_inputs, progress=progress).draft().plan
+    reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress)
+    return Job.of(model, data, budget, settings, **reading).draft().plan
 
 
 @renamed_arguments(points="samples")
@@ -95,6 +97,7 @@ def prune(
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
     memory: int | None = None,
+    graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,
     progress: bool = False,
@@ -136,6 +139,8 @@ def prune(
         round_to: group sizes are multiples of it; a mapping from patterns of group names sets it by group.
         output: `"module"` cuts your own class, `"graph"` the exported program.
         memory: bytes for temporary arrays; by default a part of the free memory.
+        graph: the channel graph of this network from `trace`, which is then not traced again; keep and output are
+            those of the trace.
         example: an input to trace the network with; by default the first sample.
         to_inputs: turns a batch into the network's inputs: a tensor, a tuple of arguments or a dict of keywords.
         progress: show progress bars on the standard error stream.
@@ -144,23 +149,15 @@ def prune(
         SecateurError: the budget cannot be met, the data or the weights are not finite, or the cut cannot be verified.
     """
     settings = PruneSettings.among(locals())
+    reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
     if isinstance(budget, Mapping) and "drop" in budget:
-        job = Job.of(
-            model,
-            data,
-            {"macs": "100%"},
-            _with_certificate_delta(settings),
-            example=example,
-            to_inputs=to_inputs,
-            progress=progress,
-            unused=UNUSED,
-        )
+        job = Job.of(model, data, {"macs": "100%"}, _with_certificate_delta(settings), **reading)
         return with_agreement(_as_far_as_certified(job, parse_drop(budget), heldout), job.model, job.unused)
     if heldout is not None:
         raise UsageError(
             "heldout= belongs to a budget in drop", remedy='pass budget={"drop": "1%"}, or leave heldout out'
         )
-    job = Job.of(model, data, budget, settings, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
+    job = Job.of(model, data, budget, settings, **reading)
     return with_agreement(carry_out(job, job.draft()), job.model, job.unused)
 
 

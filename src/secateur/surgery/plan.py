@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from secateur.channels.graph import ChannelGraph, Group, Output
+from secateur.channels.graph import ChannelGraph, Group, Output, last_unit
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, explained
 from secateur.network.modules import Slot
@@ -99,7 +99,7 @@ class Plan:
                     factors.setdefault(slot, {}).update((i, scale[unit]) for unit in units for i in indices[unit])
         consumes = {slot for group in graph.groups for slot in group.consumes}
         sizes = {slot: graph.shapes[slot.parameter][slot.axis] for slot in sorted(removed)}
-        stays = {slot: tuple(i for i in range(size) if i not in removed[slot]) for slot, size in sizes.items()}
+        stays = {slot: tuple(sorted(set(range(size)) - removed[slot])) for slot, size in sizes.items()}
         return cls(
             groups=tuple(planned),
             kept=stays,
@@ -144,6 +144,27 @@ class Plan:
             scales=dict(sorted(scales.items())),
             shapes=dict(sorted({**second.shapes, **self.shapes}.items())),
         )
+
+    def graph_after(self, graph: ChannelGraph) -> ChannelGraph:
+        """Return the channel graph of the cut network, without tracing it again.
+
+        >>> sc.prune(small, images, budget={"macs": "50%"}, graph=plan.graph_after(graph))
+
+        Args:
+            graph: the graph that the plan was made with.
+        """
+        position = {slot: {index: i for i, index in enumerate(kept)} for slot, kept in self.kept.items()}
+        units = {group.name: group.kept for group in self.groups}
+        groups = []
+        for group in graph.groups:
+            kept, indices = units.get(group.name, range(group.size)), []
+            for slot, before in zip(group.slots, group.indices, strict=True):
+                after = position.get(slot)
+                indices.append(tuple(tuple(after[i] for i in before[unit]) if after else before[unit] for unit in kept))
+            reasons = (last_unit(group.name),) if group.prunable and len(kept) == 1 else group.reasons
+            groups.append(replace(group, indices=tuple(indices), reasons=reasons))
+        shapes = graph.shapes | {name: self.shape_after(name) for name in self.shapes}
+        return replace(graph, groups=tuple(groups), shapes=shapes)
 
     def shape_after(self, name: str) -> tuple[int, ...]:
         """Return the shape of a parameter after the cut."""
