@@ -10,7 +10,7 @@ SETUP := pyproject.toml constraints.txt
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit docs dist clean
+.PHONY: help demo test lint types unit docs dist clean browser
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
@@ -29,9 +29,16 @@ types: $(VENV)/.tools ## check types
 	@echo '== mypy'
 	@$(BIN)/mypy
 
-unit: $(VENV)/.tools ## run the tests
+unit: $(VENV)/.tools browser ## run the tests
 	@echo '== pytest'
 	@$(BIN)/pytest
+
+browser: # tests of the report page need one; without root or apt they are skipped, with a message
+	@command -v chromium >/dev/null 2>&1 || { \
+		echo '== installing Chromium, for tests of the report page'; \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 \
+		&& { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; } \
+		|| echo 'no Chromium: the tests that need a browser will be skipped'
 
 docs: $(VENV)/.docs ## build the documentation in site/; a warning is an error
 	@echo '== sphinx'

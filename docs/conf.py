@@ -45,7 +45,17 @@ html_math_renderer = "mathml"
 
 NAVIGATION = {
     "Start here": ["start", "tutorial-cifar", "concepts"],
-    "Guides": ["prune", "inspect", "compare", "certificates", "export", "bench", "experiments", "torch-pruning"],
+    "Guides": [
+        "prune",
+        "inspect",
+        "compare",
+        "certificates",
+        "export",
+        "bench",
+        "experiments",
+        "report",
+        "torch-pruning",
+    ],
     "Reference": ["reference", "commands", "methods", "plan", "files", "glossary"],
     "Background": ["architecture", "trace", "repair", "method", "guarantee", "results", "quality", "coverage"],
 }

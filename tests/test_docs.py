@@ -73,6 +73,7 @@ NOT_RUN = {
         "secateur sweep lenet5-quick --data DIR # train, prune and retrain; writes runs/lenet5-quick",
     ): TRAINS,
     ("experiments.md", "secateur report runs/lenet5-quick # the results so far"): TRAINS,
+    ("report.md", "secateur report runs/lenet5-quick small.safetensors --out both.html --force"): TRAINS,
     ("experiments.md", "secateur train resnet20 --set train.epochs=20 --out runs/short"): TRAINS,
 }
 NETWORK = """

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from secateur import tables
 from secateur.channels.ties import Reason
+from secateur.channels.topology import Layer
 from secateur.deprecation import warn_deprecated
 from secateur.errors import SecateurError
 from secateur.network.modules import Slot, owner
@@ -114,6 +115,7 @@ class ChannelGraph:
         output: what a cut returns: `"module"` or `"graph"`.
         notes: remarks, such as a mode that could not be traced.
         unused: parameters and buffers that the forward pass never uses.
+        layers: the layers and how they are connected, for pictures.
     """
 
     groups: tuple[Group, ...]
@@ -122,6 +124,7 @@ class ChannelGraph:
     output: Output = "module"
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     @property
     def prunable(self) -> tuple[Group, ...]:

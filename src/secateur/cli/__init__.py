@@ -11,7 +11,7 @@ import torch
 import typer
 
 from secateur._version import __version__
-from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, runs
+from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, report, runs
 from secateur.cli.command import INTERRUPTED, Command, Commands, as_command
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     bench.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",
     runs.train: "secateur train lenet5-quick --out runs/lenet",
     runs.sweep: "secateur sweep lenet5-quick --set train.epochs=3",
-    runs.report: "secateur report runs/lenet5-quick",
+    report.report: "secateur report runs/lenet5-quick --out page.html",
     demo.demo: "secateur demo",
     doctor.doctor: "secateur doctor",
 }

@@ -21,7 +21,7 @@ from secateur.storage.checkpoint import read_info, read_plan
 from secateur.storage.container import shown
 from secateur.tables import ROWS, paragraphs, table
 
-LONG = ("groups", "scores", "fingerprints", "repair", "certificate")  # information that --json prints
+LONG = ("groups", "scores", "fingerprints", "repair", "certificate", "layers", "kept")  # information that --json prints
 
 
 def inspect(

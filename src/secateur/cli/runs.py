@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +11,14 @@ from typing import Annotated
 from rich.text import Text
 
 import secateur as sc
-from secateur.cli.options import RUN, argument, count, option
+from secateur.cli.options import OUTPUT, RUN, argument, count, option
+from secateur.cli.report import GRACE, show_sweep
 from secateur.cli.screen import Screen, TableScreen
 from secateur.experiments import recipe as recipes
 from secateur.experiments.cascade import Parts, train_original
 from secateur.experiments.lock import only_run
 from secateur.experiments.sweep import Engine, prepare
-from secateur.report import sweep as findings
+from secateur.report.live import serve
 from secateur.storage.files import read_json
 
 
@@ -65,31 +68,30 @@ def sweep(
         str | None, option(RUN, "ADDRESS", "Address of a Ray cluster; by default a local one is started.")
     ] = None,
     jobs: Annotated[int, count(RUN, "Processes that run at the same time and share the cores.")] = 1,
+    live: Annotated[
+        bool, option(OUTPUT, "", "Serve a page that follows the sweep, on this machine.", "--live")
+    ] = False,
     screen: TableScreen,
 ) -> None:
     """Train, prune and retrain every network of RECIPE with every method; continue a stopped run with --resume."""
     recipe = run.read()
     if recipe.differs:
         screen.log(f"{recipe.name} differs from the full recipe: {recipe.differs}")
-    folder = sc.sweep(
-        recipe,
-        run.out,
-        engine=engine,
-        resume=run.resume,
-        jobs=jobs,
-        address=address,
-        data_root=run.data,
-        progress=screen.live,
-        done=lambda name: screen.log(f"done: {name}"),
-    )
-    _show(folder, screen)
-
-
-def report(*, folder: Annotated[Path, argument("DIR", "Folder of a run.")], screen: TableScreen) -> None:
-    """Show the results of a sweep so far: a table, the smallest networks that keep their accuracy, and a curve."""
-    _show(folder, screen)
-
-
-def _show(folder: Path, screen: TableScreen) -> None:
-    found = findings.read_run(folder)
-    screen.show_table(found.as_dict(), map(vars, found.rows), findings.as_text(found))
+    folder = (run.out or Path("runs") / recipe.name).resolve()
+    with serve([folder]) if live else nullcontext() as place:
+        if place:
+            screen.log(f"live: {place}")
+        sc.sweep(
+            recipe,
+            folder,
+            engine=engine,
+            resume=run.resume,
+            jobs=jobs,
+            address=address,
+            data_root=run.data,
+            progress=screen.live,
+            done=lambda name: screen.log(f"done: {name}"),
+        )
+        if live:
+            time.sleep(GRACE)  # for the page to get the last results
+    show_sweep(folder, screen)

@@ -86,6 +86,10 @@ class GroupRow:
     eps: float = math.nan  # relative error that sampling this many guarantees, with probability 1 - delta per step
     dropped: float = math.nan  # sum of the removed sensitivities, times C: bounds the error of keeping the largest
     divergence: float = math.nan  # estimated output divergence if this group alone were cut, its consumers refitted
+    params: float = math.nan  # parameters in the group's channels before the cut; a weight between two counts in both
+    macs: float = math.nan  # MACs, in the same way
+    params_saved: float = math.nan  # parameters that the network loses if this group alone is cut
+    macs_saved: float = math.nan  # MACs, in the same way
 
 
 class Method(ABC):

@@ -56,9 +56,12 @@ class Budget:
         limits = (("params", self.params, before_params), ("macs", self.macs, before_macs))
         return {name: limit.of(before) for name, limit, before in limits if limit}
 
+    def as_dict(self) -> dict[str, str | float]:
+        """Return the limits as plain data, which `parse` reads: percentages as text."""
+        return {name: str(limit) if limit.relative else limit.value for name, limit in vars(self).items() if limit}
+
     def __str__(self) -> str:
-        limits = (("params", self.params), ("macs", self.macs), ("latency_ms", self.latency_ms))
-        return ", ".join(f"{name} {limit}" for name, limit in limits if limit)
+        return ", ".join(f"{name} {limit}" for name, limit in vars(self).items() if limit)
 
 
 def parse(budget: Mapping[str, object]) -> Budget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict, Unpack
@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 from torch import Tensor, nn
 
 from secateur.channels.graph import ChannelGraph
-from secateur.costs.cost import Cost, cost
+from secateur.costs.cost import Cost, cost, shares
 from secateur.costs.sizes import Sizes
 from secateur.costs.timing import bench, latency
 from secateur.errors import SecateurError, UsageError
@@ -160,7 +160,8 @@ class Job:
         """
         first = self.evidence() if first is None else first
         base = first.network
-        sizes = Sizes(self.graph, cost(base, self.example))
+        whole = cost(base, self.example)
+        sizes = Sizes(self.graph, whole)
         original_ms = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
         kept = self.every_unit
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
@@ -190,7 +191,7 @@ class Job:
         samples = sum(batch_size(call) for call in self.calibration)
         return Draft(
             plan=Plan.keeping(self.graph, kept, scales),
-            rows=tuple(rows.values()),
+            rows=tuple(self._with_costs(rows.values(), sizes, whole)),
             level=level,
             samples=samples,
             scores=scores,
@@ -201,6 +202,20 @@ class Job:
     def _fills(self) -> bool:
         """Whether groups grow in steps of several units, so that a budget in params or MACs is worth filling."""
         return self.settings.round_to != 1 and not self.budget.latency_ms and not self.method.random_size
+
+    def _with_costs(self, rows: Iterable[GroupRow], sizes: Sizes, whole: Cost) -> Iterator[GroupRow]:
+        """Yield the rows with the parameters and MACs in each group, and with those that its own cut saves."""
+        parts = shares(self.graph, whole)
+        params, macs = sizes.params({}), sizes.macs({})
+        for row in rows:
+            alone = {row.name: max(1, row.after)}
+            yield replace(
+                row,
+                params=round(parts[row.name].params * whole.params),
+                macs=round(parts[row.name].macs * whole.macs),
+                params_saved=params - sizes.params(alone),
+                macs_saved=macs - sizes.macs(alone),
+            )
 
     def _check_found(self, found: Mapping[str, Any]) -> None:
         if not found:

@@ -243,6 +243,9 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
         scores={name: [float(f"{v:.6g}") for v in one.tolist()] for name, one in draft.scores.items()},
         fingerprints=fingerprints.pack(one for call in job.calibration for one in fingerprints.of(call)),
         notes=notes,
+        graph=job.graph,
+        settings=job.settings,
+        budget=job.budget.as_dict(),
     )
 
 

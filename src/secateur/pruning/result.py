@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group as Stack
@@ -13,12 +14,16 @@ from rich.text import Text
 from torch import nn
 
 from secateur import tables
+from secateur.channels.graph import ChannelGraph
 from secateur.costs.cost import Cost
 from secateur.costs.timing import Latency
 from secateur.deprecation import renamed_fields
 from secateur.methods.base import GroupRow, Method
 from secateur.pruning.agreement import Agreement
+from secateur.pruning.settings import PruneSettings
 from secateur.refit.repair import Repair
+from secateur.report.page import write_page
+from secateur.report.pruned import pruned
 from secateur.surgery.plan import Plan
 from secateur.tables import ROWS, magnitude, number, percent
 
@@ -49,6 +54,8 @@ class Pruned:
         fingerprints: hashes of the calibration samples, so that `certify` can refuse them.
         notes: warnings and remarks.
         agreement: what to expect on samples that pruning has not used; None if it was not measured.
+        graph: the channel groups of the original.
+        settings, budget: as asked for.
     """
 
     model: nn.Module
@@ -66,6 +73,9 @@ class Pruned:
     fingerprints: str
     notes: tuple[str, ...]
     agreement: Agreement | None = None
+    graph: ChannelGraph | None = None
+    settings: PruneSettings | None = None
+    budget: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -86,6 +96,18 @@ class Pruned:
             "groups": [_json(asdict(row)) for row in self.rows],
             "fingerprints": self.fingerprints,
             "notes": list(self.notes),
+            **self._asked(),
+            **({} if self.graph is None else _topology(self.graph, self.plan)),
+        }
+
+    def _asked(self) -> dict[str, Any]:
+        """Return the settings and the budget as plain data."""
+        if self.settings is None:
+            return {}
+        settings = vars(self.settings) | {"method": self.method.name}
+        return {
+            "settings": _json({name: _plain(value) for name, value in settings.items()}),
+            "budget": dict(self.budget),
         }
 
     def summary(self) -> str:
@@ -134,6 +156,19 @@ class Pruned:
             made.add_row("latency, median", f"{slow:.3g} ms", f"{fast:.3g} ms", _removed(slow, fast))
         return made
 
+    def report(self, path: str | Path, *, title: str | None = None, force: bool = False) -> Path:
+        """Write a page to look at, one HTML file that works offline, and return its path.
+
+        >>> res.report("page.html")
+
+        Args:
+            path: the file to write.
+            title: of the page.
+            force: overwrite an existing file.
+        """
+        result = pruned(title or "pruned network", self.info | {"scores": self.scores})
+        return write_page(path, [result], title=title, force=force)
+
     def verified(self) -> str:
         """Return what was verified, as a sentence."""
         if not self.plan.kept:
@@ -177,6 +212,32 @@ def _cell(key: str, value: float, cut: bool) -> Text:
 
 def _removed(old: float, new: float) -> str:
     return percent(1 - new / old if old else 0.0)
+
+
+def _topology(graph: ChannelGraph, plan: Plan) -> dict[str, Any]:
+    """Return the layers with their widths before and after, and the kept groups with the reasons, as plain data."""
+    outputs = {slot.parameter: slot for group in graph.groups for slot in group.produces}
+    layers: list[dict[str, Any]] = []
+    for layer in graph.layers:
+        slot, after = outputs.get(layer.parameter), layer.channels
+        if slot in plan.kept:
+            after = len(plan.kept[slot])
+        elif layer.inputs and not layer.parameter:
+            sources = [layers[source] for source in layer.inputs]
+            before = sum(source["before"] for source in sources)
+            after = round(layer.channels * sum(source["after"] for source in sources) / before) if before else after
+        about = {"name": layer.name, "kind": layer.kind, "before": layer.channels, "after": after}
+        layers.append(about | {"inputs": list(layer.inputs)})
+    kept = [
+        {"name": group.name, "channels": group.size, "reasons": [asdict(reason) for reason in group.reasons]}
+        for group in graph.groups
+        if not group.prunable
+    ]
+    return {"layers": layers, "kept": kept}
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
 
 
 def _json(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from secateur import tables
 from secateur.errors import UsageError
-from secateur.storage.files import read_json
+from secateur.report.records import Records, read_records
 
 WITHIN = 0.5  # percentage points of validation error that a commensurate network may lose
 MARKS = "ox+*#@%$=~"
@@ -87,34 +88,36 @@ def read_run(folder: Path) -> Findings:
 
     >>> rich.print(as_text(read_run(Path("runs/lenet5-quick"))))
     """
-    if not (folder / "recipe.json").is_file():
-        raise UsageError(f"there is no run in {folder}", remedy="pass the folder that a sweep wrote")
-    recipe = read_json(folder / "recipe.json")
-    originals = [read_json(path) for path in sorted(folder.glob("network-*/original.json"))]
-    if not originals:
+    records = read_records(folder)
+    if not records.originals:
         raise UsageError(f"no network of the run in {folder} is trained yet", remedy="wait, or sweep with --resume")
-    records = [read_json(path) for path in sorted(folder.glob("network-*/*/step-*.json"))]
+    return findings(records)
+
+
+def findings(records: Records) -> Findings:
+    """Return the means over the networks of a run that has at least one original."""
     steps: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
-    for record in records:
-        if "stopped" not in record:
-            steps[record["method"], record["step"]].append(record)
+    for record in records.steps:
+        steps[record["method"], record["step"]].append(record)
+    originals = records.originals
     return Findings(
-        name=recipe["name"],
-        unit="" if originals[0]["test"]["top1"] is None else "%",
-        original=_mean(_error(one["test"]) for one in originals),
-        original_validation=_mean(_error(one["validation"]) for one in originals),
+        name=records.name,
+        unit="" if originals[0]["test"].get("top1") is None else "%",
+        original=_mean(error(one["test"]) for one in originals),
+        original_validation=_mean(error(one["validation"]) for one in originals),
         networks=len(originals),
         rows=tuple(_row(method, several) for (method, _), several in sorted(steps.items())),
-        stopped=tuple(
-            f"network {record['network']}, {record['method']}, step {record['step']}: {record['stopped']}"
-            for record in records
-            if "stopped" in record
-        ),
+        stopped=tuple(map(stopped, records.stopped)),
     )
 
 
+def stopped(record: Mapping[str, Any]) -> str:
+    """Return in words where pruning could not go on, and why."""
+    return f"network {record['network']}, {record['method']}, step {record['step']}: {record['stopped']}"
+
+
 def _row(method: str, records: Sequence[Mapping[str, Any]]) -> Row:
-    errors = [_error(record["retrained"]["test"]) for record in records]
+    errors = [error(record["retrained"]["test"]) for record in records]
     return Row(
         method=method,
         target=records[0]["target"],
@@ -122,15 +125,25 @@ def _row(method: str, records: Sequence[Mapping[str, Any]]) -> Row:
         params_removed=_mean(record["params_removed"] for record in records),
         macs_removed=_mean(record["macs_removed"] for record in records),
         error=_mean(errors),
-        spread=statistics.stdev(errors) if len(errors) > 1 else 0.0,
-        validation=_mean(_error(record["retrained"]["validation"]) for record in records),
-        pruned_error=_mean(_error(record["pruned"]["test"]) for record in records),
+        spread=_spread(errors),
+        validation=_mean(error(record["retrained"]["validation"]) for record in records),
+        pruned_error=_mean(error(record["pruned"]["test"]) for record in records),
     )
 
 
-def _error(figures: Mapping[str, Any]) -> float:
+def error(figures: Mapping[str, Any]) -> float:
     """Return the percentage of wrong answers, or the loss where there are no classes."""
-    return float(figures["loss"]) if figures["top1"] is None else 100 * (1 - float(figures["top1"]))
+    top1, loss = (figures.get(key) for key in ("top1", "loss"))
+    if top1 is None:
+        return math.nan if loss is None else float(loss)
+    return 100 * (1 - float(top1))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation; 0 for a single value."""
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -18,6 +18,7 @@ from secateur.channels.graph import ChannelGraph, Output
 from secateur.channels.program import Program, export_modes
 from secateur.channels.rules import propagate
 from secateur.channels.ties import FIXED, Reason, Ties
+from secateur.channels.topology import layers_of
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, describe, explain_errors
 from secateur.network.modules import check_finite, duplicate, exclusive, named_tensors, owner, unwrap
@@ -104,7 +105,7 @@ def _graph(
     shapes |= {slot.parameter: (size,) for slot, size in ties.sizes.items() if slot.parameter not in shapes}
     _keep_by_name(ties, [keep] if isinstance(keep, str) else keep, shapes)
     unused = [name for name in named_tensors(model) if name not in used and not name.endswith("_tracked")]
-    return ChannelGraph(gather(ties), shapes, example, output, tuple(notes), tuple(unused))
+    return ChannelGraph(gather(ties), shapes, example, output, tuple(notes), tuple(unused), layers_of(programs[0]))
 
 
 def _suspects(graph: ChannelGraph, ties: Ties) -> set[str]:
