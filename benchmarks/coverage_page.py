@@ -19,7 +19,8 @@ Which networks secateur and Torch-Pruning can prune, and whether the result is c
 `python benchmarks/coverage.py` and `python benchmarks/coverage.py --page` with {versions}.
 Weights and norm statistics are random, and half of each group is removed at random. *torchvision* is every
 convolutional classification network of torchvision, *timm* one or two small variants of each convolutional family.
-*transformers* are counted separately: only the hidden channels of their MLPs and their convolutions can be cut exactly.
+*transformers* are counted separately: the hidden channels of their MLPs and their convolutions can be cut exactly, and
+since version 0.2 also whole attention heads, which this record does not contain yet.
 
 - **ok**: the smaller network equals the masked original, trains and exports, and has at least 30 % fewer parameters
 - **wrong**: it runs, but its output differs from that of the masked network

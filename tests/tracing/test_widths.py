@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import secateur as sc
-from support.cases import IMAGE
+from support.cases import IMAGE, build
 
 
 class Bottleneck(nn.Module):
@@ -120,3 +120,14 @@ def test_an_attribute_that_forward_uses_otherwise_stays() -> None:
     plan = sc.random_plan(graph)
     assert sc.cut(network, plan).width == 6
     assert sc.verify(network, plan, x) <= 1e-5
+
+
+def test_the_number_of_heads_follows_the_cut() -> None:
+    network, example = build("fused_attention")
+    graph = sc.trace(network, example)
+    plan = sc.Plan.keeping(graph, {"attention.qkv": [1, 3]})
+    small = sc.cut(network, plan)
+    assert small.attention.num_heads == 2 and network.attention.num_heads == 4
+    assert small.attention.qkv.weight.shape == (18, 8) and small.attention.proj.weight.shape == (8, 6)
+    assert sc.verify(network, plan, example) < 1e-12
+    assert any("attention.num_heads count attention heads" in note for note in graph.notes)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from secateur._torch import pytree, size_hint
+from secateur.channels.heads import heads_axis
 from secateur.channels.program import Program
 from secateur.channels.ties import Reason, Ties
 from secateur.errors import TORCH
@@ -140,6 +141,8 @@ class Propagation:
             self.keep("one channel is selected from its axis", [labels.reshape(-1)[:1].long()])
             return value
         cut = self._channel_axis(axes, labels.dim())
+        if cut is None:
+            cut = heads_axis(self.node, axes, tuple(labels.shape))
         if cut is None:
             self.ties.ambiguous = True
             choose = max if self.longest else min

@@ -156,7 +156,7 @@ def one_and_three_dimensions() -> nn.Module:
     return Net(run, a=nn.Conv1d(3, 8, 3), b=nn.Conv1d(8, 5, 1), c=nn.Conv3d(2, 6, 2), d=nn.Conv3d(6, 5, 1))
 
 
-@case({"f1": 32})
+@case({"f1": 32}, {"f1": 32, "qkv": 4})
 def transformer_block() -> nn.Module:
     def run(m: Net, x: Tensor) -> Tensor:
         t = m.p(x).flatten(2).transpose(1, 2) + m.pos

@@ -149,6 +149,28 @@ def matmul(p: Propagation, a: Value, b: Value, *_: Any) -> Value:
     return Value(shape, labels, a.activation or b.activation, origin=p.layer())
 
 
+def attention(p: Propagation, query: Value, key: Value, value: Value, mask: Any = None, *_: Any, **__: Any) -> Value:
+    """Heads pass, each by itself; along the other axes channels are compared or summed."""
+    shape = p.shape()
+    heads = []
+    for operand in filter(lambda one: isinstance(one, Value) and len(one.shape) > 1, (query, key, value, mask)):
+        last = len(operand.shape) - 1
+        mixed = p.mix(operand, [last - 1, last], "its channels are compared by attention")
+        heads.append(_repeated(replace(mixed, shape=mixed.shape[:-2], labels=mixed.labels[:-2]), shape[:-2]))
+    batch = broadcast(p, heads, shape[:-2])
+    return Value(shape, (*batch.labels, (), ()), activation=True, origin=p.layer())
+
+
+def _repeated(heads: Value, shape: tuple[int, ...]) -> Value:
+    """Return keys or values with as many heads as there are queries: each serves a group of these (enable_gqa)."""
+    few, many = heads.shape[-1:], shape[-1:]
+    if few == many or few in ((), (1,)):
+        return heads
+    axis, times = len(heads.shape) - 1, many[0] // few[0]
+    labels = [vector.repeat_interleave(times) for vector in heads.labels[axis]]
+    return heads.relabelled(axis, labels, (*heads.shape[:-1], *many))
+
+
 def addmm(p: Propagation, bias: Value, a: Value, b: Value, *_: Any, **__: Any) -> Value:
     product = matmul(p, a, b)
     return broadcast(p, [product, bias], product.shape)

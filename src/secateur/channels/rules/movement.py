@@ -162,6 +162,20 @@ def slice_(
     return value.relabelled(dim, [vector[list(chosen)] for vector in value.labels[dim]], shape)
 
 
+def index(p: Propagation, value: Value, indices: Sequence[Any]) -> Any:
+    """Elements selected along one axis by a tensor of indices, as in a table; channels along other axes pass."""
+    given = [axis for axis, one in enumerate(indices) if one is not None]
+    if len(given) != 1 or not isinstance(indices[given[0]], Value) or indices[given[0]].activation:
+        return unknown(p, value, indices)
+    (axis,) = given
+    rank = len(p.shape()) - len(value.shape) + 1
+    if len(indices[axis].shape) != rank:  # a mask over several axes
+        return unknown(p, value, indices)
+    mixed = p.mix(value, [axis], "its elements are selected by indices")
+    labels = (*mixed.labels[:axis], *((),) * rank, *mixed.labels[axis + 1 :])
+    return replace(mixed, shape=p.shape(), labels=labels, plain=value.plain)
+
+
 def narrow(p: Propagation, value: Value, dim: int, start: int, length: int) -> Value:
     return slice_(p, value, dim, start, start + length)
 

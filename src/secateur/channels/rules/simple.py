@@ -34,10 +34,6 @@ def of_unknown_size(p: Propagation, *args: Any, **kwargs: Any) -> Any:
     return opaque(p, (args, kwargs), "its channels enter an op with sizes that depend on values")
 
 
-def attention(p: Propagation, *args: Any, **kwargs: Any) -> Any:
-    return opaque(p, (args, kwargs), "its channels are compared by attention")
-
-
 def sizes(p: Propagation, *args: Any, **kwargs: Any) -> Any:
     """An op that depends on sizes only."""
     return p.unlabelled(f"a constant made by {p.op()}", activation=False)
