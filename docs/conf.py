@@ -50,6 +50,7 @@ NAVIGATION = {
         "inspect",
         "compare",
         "certificates",
+        "theory",
         "export",
         "bench",
         "experiments",

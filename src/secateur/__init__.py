@@ -33,6 +33,8 @@ from secateur.surgery.cut import cut, mask
 from secateur.surgery.optimizer import cut_optimizer
 from secateur.surgery.plan import Plan, random_plan
 from secateur.surgery.verify import verify
+from secateur.theory.statement import LayerTheory, Theory
+from secateur.theory.theory import theory
 from secateur.tracing.trace import trace
 from secateur.training.evaluation import Evaluation, evaluate
 from secateur.training.loop import train
@@ -50,6 +52,7 @@ __all__ = [
     "GroupRow",
     "Latency",
     "LayerRepair",
+    "LayerTheory",
     "Plan",
     "PruneSettings",
     "Pruned",
@@ -58,6 +61,7 @@ __all__ = [
     "SecateurError",
     "Slot",
     "Statement",
+    "Theory",
     "Training",
     "UsageError",
     "__version__",
@@ -80,6 +84,7 @@ __all__ = [
     "schedule",
     "sensitivity",
     "sweep",
+    "theory",
     "trace",
     "train",
     "verify",

@@ -13,7 +13,7 @@ def test_the_protocol_of_the_paper_in_words() -> None:
     assert found == {
         "original": f"trained on mnist: {epochs}",
         "pruned": "in a cascade, each target from the last network; 256 calibration samples; not repaired; targets are "
-        "of the params; derand, delta 1e-12, C 1",
+        "of the params; derand, delta 1e-12, C 1.0",
         "retrained": epochs,
         "differs": "",
         "secateur": __version__,

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from secateur._version import __version__
-from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, report, runs
+from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, report, runs, theory
 from secateur.cli.command import INTERRUPTED, Command, Commands, as_command
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     prune.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
     compare.compare: "secateur compare net.py:make --data photos --on val.npz --params 50%,30%",
     certify.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
+    theory.theory: "secateur theory small.safetensors --model net.py:make --data heldout.npz",
     export.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
     bench.bench: "secateur bench net.py:make small.safetensors --model net.py:make --threads 1",
     runs.train: "secateur train lenet5-quick --out runs/lenet",

@@ -51,6 +51,12 @@ def prune(
         bool | None, option(METHOD, "", "Refit layers by least squares.", show_default="for residual")
     ] = DEFAULTS.repair,
     sensitivity: Annotated[str, option(METHOD, "KIND", "For pfp: max, mean, rms or q0.99.")] = DEFAULTS.sensitivity,
+    eps: Annotated[
+        float | None, option(ADVANCED, "E", "For pfp, as budget: relative error of every layer, between 0 and 1.")
+    ] = None,
+    output_eps: Annotated[
+        float | None, option(ADVANCED, "E", "For pfp, as budget: relative error of the output, by the main theorem.")
+    ] = None,
     delta: Annotated[float, option(ADVANCED, "P", "Failure probability of pfp's guarantee.")] = DEFAULTS.delta,
     certificate_delta: Annotated[
         float, option(ADVANCED, "P", "Failure probability of the certificate.")
@@ -59,7 +65,7 @@ def prune(
     cutting: Cutting,
 ) -> None:
     """Prune MODEL until it fits a budget, and save it."""
-    budget = _budget(params=params, macs=macs, latency=latency, drop=drop)
+    budget = _budget(params=params, macs=macs, latency=latency, drop=drop, eps=eps, output_eps=output_eps)
     if (drop is None) != (heldout is None):
         raise UsageError("--drop and --heldout go together", remedy="pass both: --drop 1% --heldout val.npz")
     if drop is not None and delta != DEFAULTS.delta and method != "pfp":
@@ -105,7 +111,7 @@ def prune(
     )
 
 
-def _budget(**limits: str | None) -> dict[str, object]:
+def _budget(**limits: str | float | None) -> dict[str, object]:
     """Return the limits that were given, checked before anything takes time."""
     budget: dict[str, object] = {name: limit for name, limit in limits.items() if limit is not None}
     if not budget:

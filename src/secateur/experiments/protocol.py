@@ -34,7 +34,7 @@ def protocol(recipe: Recipe, method: str) -> dict[str, str]:
     repair = "repaired" if settings.repaired else "not repaired"
     pruned = f"{steps}; {settings.samples} calibration samples; {repair}; targets are of the {recipe.resource}"
     if settings.method == "pfp":
-        pruned += f"; {settings.select or 'derand'}, delta {settings.delta:g}, C {settings.C:g}"
+        pruned += f"; {settings.select or 'derand'}, delta {settings.delta:g}, C {settings.C}"
     retrained = training(recipe.retrain, recipe.batch) if recipe.retrain.epochs else "not retrained"
     return origin(recipe) | {"pruned": pruned, "retrained": retrained, "differs": recipe.differs}
 

@@ -44,17 +44,19 @@ class Allocation:
         """Whether the levels depend on the cost of a unit, and so on the sizes of the other groups."""
         return self.name == "residual"
 
-    def levels(self, evidence: Evidence, costs: Mapping[str, float]) -> dict[str, Array]:
+    def levels(self, evidence: Evidence, costs: Mapping[str, float], *, whole: bool = False) -> dict[str, Array]:
         """Return for each group the levels at which it grows, in falling order. A group that is left out stays whole.
 
         Args:
             costs: the cost of one unit of each group, as a part of the original.
+            whole: the levels of pfp are errors that whole numbers of draws guarantee.
         """
         if self.name == "uniform":
             return {name: uniform(len(units)) for name, units in evidence.kept.items()}
         if self.name == "pfp":
             found = evidence.sensitivities(self.pfp.sensitivity)
-            return {name: self.pfp.levels(one) for name, one in found.items()}
+            levels = self.pfp.whole_levels if whole else self.pfp.levels
+            return {name: levels(one) for name, one in found.items()}
         return {name: slopes(curve.divergence.numpy(), costs[name]) for name, curve in evidence.curves().items()}
 
 

@@ -12,6 +12,7 @@ from numbers import Real
 from secateur.errors import UsageError
 
 FORMS = 'such as {"params": "40%"}, {"macs": "2.1G"} or {"latency_ms": 8.0}'
+ERRORS = ("eps", "output_eps")  # budgets in error: of every layer, or of the network
 RESOURCES = {"params": "params", "macs": "macs", "latency_ms": "latency_ms", "latency": "latency_ms"}
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 TIMES = {"ms": 1.0, "s": 1e3}
@@ -39,11 +40,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class Budget:
-    """The limit of each resource; None sets no limit. `print(budget)` is one line."""
+    """The limit of each resource; None sets no limit. `print(budget)` is one line.
+
+    A budget in error limits nothing else: `eps` is that of every layer, `output_eps` that of the network.
+    """
 
     params: Limit | None = None
     macs: Limit | None = None
     latency_ms: Limit | None = None
+    eps: float | None = None
+    output_eps: float | None = None
 
     def ceilings(self, before_params: int, before_macs: int) -> dict[str, float]:
         """Return the most parameters and MACs that may remain, for the resources that have a limit.
@@ -58,25 +64,37 @@ class Budget:
 
     def as_dict(self) -> dict[str, str | float]:
         """Return the limits as plain data, which `parse` reads: percentages as text."""
-        return {name: str(limit) if limit.relative else limit.value for name, limit in vars(self).items() if limit}
+        return {
+            name: limit if isinstance(limit, float) else str(limit) if limit.relative else limit.value
+            for name, limit in vars(self).items()
+            if limit
+        }
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {limit}" for name, limit in vars(self).items() if limit)
 
+    @property
+    def error(self) -> float | None:
+        """The error that the sizes are for, None for a budget in resources."""
+        return self.eps if self.eps is not None else self.output_eps
+
 
 def parse(budget: Mapping[str, object]) -> Budget:
-    """Read a budget: a mapping from `params`, `macs`, `latency_ms` or `latency` to what may remain.
+    """Read a budget: a mapping from `params`, `macs`, `latency_ms` or `latency` to what may remain, or an error.
 
     >>> parse({"params": "40%", "macs": 2.1e9})
     Budget(params=Limit(value=40.0, relative=True), macs=Limit(value=2100000000.0, relative=False), latency_ms=None)
 
     A value is a percentage of the original ("40%"), a number, or a text with a unit: "300k", "25M", "2.1G" for
-    parameters and MACs, "8ms" or "0.5s" for time.
+    parameters and MACs, "8ms" or "0.5s" for time. `{"eps": 0.5}` and `{"output_eps": 0.5}` are relative errors.
     """
     if not isinstance(budget, Mapping):
         raise UsageError(f"the budget is {budget!r}", remedy=f"pass a mapping, {FORMS}")
     if not budget:
         raise UsageError("the budget is empty", remedy=f"state what may remain, {FORMS}")
+    if kinds := [name for name in ERRORS if name in budget]:
+        error = _error(budget, kinds[0])
+        return Budget(eps=error) if kinds[0] == "eps" else Budget(output_eps=error)
     limits: dict[str, Limit] = {}
     for key, value in budget.items():
         if key not in RESOURCES:
@@ -86,7 +104,7 @@ def parse(budget: Mapping[str, object]) -> Budget:
         if RESOURCES[key] in limits:
             raise UsageError("the budget limits the latency twice", remedy="use either latency or latency_ms")
         limits[RESOURCES[key]] = _limit(key, value)
-    return Budget(**limits)
+    return Budget(params=limits.get("params"), macs=limits.get("macs"), latency_ms=limits.get("latency_ms"))
 
 
 def parse_drop(budget: Mapping[str, object]) -> float:
@@ -105,6 +123,18 @@ def parse_drop(budget: Mapping[str, object]) -> float:
     if unit != "%" or not 0 < number < 100:
         raise _refusal("drop", budget["drop"], "write the percentage points that may be lost: '1%'")
     return number / 100
+
+
+def _error(budget: Mapping[str, object], kind: str) -> float:
+    if len(budget) > 1:
+        others = ", ".join(str(key) for key in budget if key != kind)
+        raise UsageError(
+            f"the budget is in {kind} and in {others}", remedy=f"use only {kind}, which determines the sizes, or others"
+        )
+    number, unit = _number(budget[kind])
+    if unit or not 0 < number < 1:
+        raise _refusal(kind, budget[kind], "write a relative error between 0 and 1; from 1 on it guarantees nothing")
+    return number
 
 
 def _limit(key: str, value: object) -> Limit:

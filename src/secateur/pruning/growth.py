@@ -101,6 +101,10 @@ class Growth:
         one, now = self.ladders[name], self.counts(position)[name]
         return Growth({**self.ladders, name: Ladder(one.counts[one.counts <= now], one.levels[one.counts <= now])})
 
+    def above(self, level: float) -> int:
+        """Return the position after all steps above a level."""
+        return sum(one > level for one in self._levels[1:])
+
     def _check(self, position: int) -> None:
         if not 0 <= position <= self.steps:
             raise UsageError(f"there is no position {position}", remedy=f"use one from 0 to {self.steps}")

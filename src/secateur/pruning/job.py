@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict, Unpack
 
@@ -20,6 +20,7 @@ from secateur.methods.selection import Selection
 from secateur.network.batches import Call, batch_size, example_of
 from secateur.network.examples import Example
 from secateur.network.modules import named_tensors, unwrap
+from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
@@ -74,6 +75,7 @@ class Job:
     notes: tuple[str, ...] = ()
     progress: bool = False
     unused: tuple[Pair, ...] = ()  # batches that no measurement and no fit uses, with their labels
+    factors: Mapping[str, float] = field(default_factory=dict)  # by which the output's error exceeds that of a group
 
     @classmethod
     def of(
@@ -87,8 +89,9 @@ class Job:
         """Read the data, trace the model, and check the settings against its groups."""
         example, to_inputs, unused = reading.get("example"), reading.get("to_inputs"), reading.get("unused", 0)
         limits = parse_budget(budget)
-        method, allocation = settings.resolve()
-        pool = Pool.of(data, settings.samples, seed=settings.seed, unused=unused, example=example, to_inputs=to_inputs)
+        errors.check_settings(limits, settings)
+        more = unused + errors.samples_for_excess(settings)
+        pool = Pool.of(data, settings.samples, seed=settings.seed, unused=more, example=example, to_inputs=to_inputs)
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")
         if graph is None:
@@ -98,6 +101,12 @@ class Job:
         graph.check_prunable()
         for numbers in (settings.at_least, settings.round_to):
             _check_patterns(numbers, graph)
+        pool, settings, notes = errors.with_measured_excess(model, graph, pool, settings)
+        factors: dict[str, float] = {}
+        if limits.output_eps is not None:
+            factors, settings, found = errors.by_theorem(model, graph, pool.calls, single, settings)
+            notes += found
+        method, allocation = settings.resolve()
         return cls(
             model=model,
             graph=graph,
@@ -109,7 +118,8 @@ class Job:
             method=method,
             allocation=allocation,
             before=cost(model, single),
-            notes=(*graph.notes, *pool.notes),
+            notes=(*graph.notes, *pool.notes, *notes),
+            factors=factors,
             progress=reading.get("progress", False),
             unused=tuple(pool.unused),
         )
@@ -174,7 +184,9 @@ class Job:
             self._check_found(found)
             counts = {name: len(units) for name, units in kept.items()}
             for _ in range(ROUNDS):  # the cost of a unit depends on the sizes of the other groups
-                levels = self.allocation.levels(evidence, self._unit_costs(sizes, counts))
+                costs = self._unit_costs(sizes, counts)
+                levels = self.allocation.levels(evidence, costs, whole=self.budget.error is not None)
+                levels = {name: one * self.factors.get(name, 1.0) for name, one in levels.items()}
                 growth = Growth({name: self._ladder(name, levels[name]) for name in found if name in levels})
                 chooser = _Chooser(self, sizes, growth, found, kept, scales)
                 position = chooser.position(step / self.settings.steps, original_ms)
@@ -201,7 +213,9 @@ class Job:
     @property
     def _fills(self) -> bool:
         """Whether groups grow in steps of several units, so that a budget in params or MACs is worth filling."""
-        return self.settings.round_to != 1 and not self.budget.latency_ms and not self.method.random_size
+        ceilings = self.budget.params or self.budget.macs
+        limited = bool(ceilings) and not self.budget.latency_ms
+        return self.settings.round_to != 1 and limited and not self.method.random_size
 
     def _with_costs(self, rows: Iterable[GroupRow], sizes: Sizes, whole: Cost) -> Iterator[GroupRow]:
         """Yield the rows with the parameters and MACs in each group, and with those that its own cut saves."""
@@ -250,6 +264,8 @@ class Job:
             notes.append(
                 f"{', '.join(unused)}: no layer that {self.method.name} knows consumes it in evaluation mode; kept"
             )
+        if self.budget.error is not None and all(row.after == row.before for row in rows):
+            notes.append(f"no unit was removed: an error of {self.budget.error:g} needs all of them, or more draws")
         return notes + self.method.notes(rows, samples)
 
 
@@ -290,6 +306,8 @@ class _Chooser:
     def position(self, part: float, original_ms: float) -> int:
         """Return how far the groups may grow, `part` of the way from the original to the budget."""
         budget, ceilings = self.job.budget, self.ceilings(part)
+        if budget.error is not None:
+            return self.growth.above(budget.error)
         position = allocate(self.growth, self.sizes, ceilings)
         if self.job.method.random_size:
             position = self._sampled_within(position, ceilings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -47,7 +47,7 @@ def plan(
     sensitivity: str = "max",
     delta: float = SAMPLING_DELTA,
     certificate_delta: float = CERTIFICATE_DELTA,
-    C: float = 1.0,
+    C: float | Literal["measured"] = 1.0,
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
@@ -88,7 +88,7 @@ def prune(
     sensitivity: str = "max",
     delta: float = SAMPLING_DELTA,
     certificate_delta: float = CERTIFICATE_DELTA,
-    C: float = 1.0,
+    C: float | Literal["measured"] = 1.0,
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
@@ -116,7 +116,9 @@ def prune(
             `DataLoader`, or an iterable of batches. Most methods ignore labels beside the inputs. Never use test data.
         budget: what may remain: `{"params": "40%"}`, `{"macs": 2.1e9}`, `{"latency_ms": 8.0}`, or several of them. Or
             what may be lost: `{"drop": "1%"}` returns the smallest network, by MACs in steps of 5%, for which held-out
-            samples certify that accuracy drops by at most one percentage point.
+            samples certify that accuracy drops by at most one percentage point. Or, for pfp, an error: `{"eps": 0.5}`
+            sizes every group for that relative error in each layer (the paper's Algorithm 1), `{"output_eps": 0.5}`
+            for that error of the output, by the main theorem, which asks for very large groups.
         heldout: for a budget in drop: batches (x, y) that neither training nor calibration has seen.
         method: `"residual"` (least residual), `"pfp"` (the paper's), `"ft"`, `"softnet"`, `"thinet"`, `"fpgm"`,
             `"taylor"` (needs labels beside the inputs), `"random"`, or your own `secateur.methods.Method`.
@@ -128,7 +130,9 @@ def prune(
         sensitivity: for pfp: `"max"` (the paper's), `"mean"`, `"rms"` or a quantile such as `"q0.99"`.
         delta: for pfp: failure probability of the sampling guarantee.
         certificate_delta: for a budget in drop: failure probability of the certificate.
-        C: for pfp: factor by which fresh data may exceed the measured sensitivities.
+        C: for pfp: factor by which fresh data may exceed the measured sensitivities. `"measured"` estimates it from
+            samples beyond the calibration samples, by an order statistic: all but 5% of inputs keep to it, and half of
+            delta is spent on that.
         seed: for the choice of samples, and for random methods.
         samples: number of calibration samples, chosen at random by the seed; None uses all. Of an iterator, whose
             order cannot be changed, the first ones are used, and a note says so. Up to 256 of the samples left over

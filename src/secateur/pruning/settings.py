@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from secateur.channels.graph import Output
 from secateur.errors import UsageError
@@ -33,7 +33,7 @@ class PruneSettings:
     sensitivity: str = "max"
     delta: float = SAMPLING_DELTA
     certificate_delta: float = CERTIFICATE_DELTA
-    C: float = 1.0
+    C: float | Literal["measured"] = 1.0
     seed: int = 0
     samples: int | None = SAMPLES
     steps: int = 1
@@ -52,6 +52,8 @@ class PruneSettings:
                 f"certificate_delta is {self.certificate_delta}",
                 remedy="use a probability between 0 and 1, such as 1e-3",
             )
+        if isinstance(self.C, str) and self.C != "measured":
+            raise UsageError(f"C is {self.C!r}", remedy='use a factor from 1 up, or "measured"')
         if isinstance(self.keep, str):
             raise UsageError(f"keep is {self.keep!r}", remedy=f"pass a list of patterns: keep=[{self.keep!r}]")
         object.__setattr__(self, "keep", tuple(self.keep))
@@ -81,7 +83,7 @@ class PruneSettings:
         options = {
             "select": self.select or "derand",
             "delta": self.delta,
-            "C": self.C,
+            "C": 1.0 if self.C == "measured" else self.C,  # a job measures it, and sets the number
             "seed": self.seed,
             "sensitivity": self.sensitivity,
         }

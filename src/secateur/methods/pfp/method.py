@@ -66,6 +66,11 @@ class PFP(Method):
         """Return the eps at which the group reaches 1, 2, ..., n units, in expectation and rounded up."""
         return self.eps(one, np.arange(len(one.values)))
 
+    def whole_levels(self, one: Sensitivity) -> Array:
+        """Return the same for whole numbers of draws, which is what a guarantee needs."""
+        draws = np.floor(self._draws(one.values.numpy(), np.arange(len(one.values))))
+        return eps_of(draws, one.mass, one.sites, self.delta, self.C)
+
     def eps(self, one: Sensitivity, counts: npt.ArrayLike) -> Array:
         """Return the relative error that these counts guarantee; 1 or more guarantees nothing."""
         draws = self._draws(one.values.numpy(), np.asarray(counts, np.float64))
