@@ -38,6 +38,7 @@ from secateur.theory.theory import theory
 from secateur.tracing.trace import trace
 from secateur.training.evaluation import Evaluation, evaluate
 from secateur.training.loop import train
+from secateur.training.recovery import Recovered, recover
 from secateur.training.settings import Training
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "PruneSettings",
     "Pruned",
     "Reason",
+    "Recovered",
     "Repair",
     "SecateurError",
     "Slot",
@@ -79,6 +81,7 @@ __all__ = [
     "plan",
     "prune",
     "random_plan",
+    "recover",
     "repair",
     "save",
     "schedule",

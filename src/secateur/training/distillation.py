@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from secateur.network.divergence import are_class_scores
 from secateur.network.modules import named_tensors
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.surgery.plan import Plan
-from secateur.training.features import Feature, FeatureObserver, kept_channels
+from secateur.training.features import Feature, FeatureObserver, values_like, wanted_values
 from secateur.training.settings import Training
 
 
@@ -29,6 +30,19 @@ class Forward:
         self.call: Call | None = None
         self.outputs: list[Tensor] = []
         self.features: list[Feature] = []
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the teacher makes of a batch: its outputs, and the values that each feature should have, if known."""
+
+    outputs: list[Tensor]
+    features: list[Tensor | None]
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return sum(tensor.nbytes for tensor in (*self.outputs, *self.features) if tensor is not None)
 
 
 class Teacher:
@@ -47,6 +61,8 @@ class Teacher:
         student: the network that is trained.
         settings: temperature and weights.
         plan: how the student was cut from the teacher, if it was.
+        pooled: compare the maps before the last pooling, where there are any, instead of what enters the last layer.
+        memory: bytes for answers that will be needed again.
 
     Attributes:
         channels_last: whether it takes images in channels_last, where the student is trained on such.
@@ -55,14 +71,25 @@ class Teacher:
         notes: what is not compared, and why.
     """
 
-    def __init__(self, model: nn.Module, student: nn.Module, settings: Training, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        student: nn.Module,
+        settings: Training,
+        plan: Plan | None = None,
+        *,
+        pooled: bool = False,
+        memory: int = 0,
+    ) -> None:
         _check_apart(model, student)
         self.model, self.student, self.settings, self.plan = model, student, settings, plan
+        self.pooled, self.memory = pooled, memory
         self.channels_last = False
         self.labelled = False
         self.losses: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self._names: list[str] | None = None  # the weights of the last layers, known after the first batch
+        self._answers: dict[int, Answer] = {}
 
     @contextmanager
     def watch(self, network: nn.Module) -> Iterator[Forward]:
@@ -77,11 +104,8 @@ class Teacher:
 
         handle = network.register_forward_hook(hook, with_kwargs=True)
         try:
-            if observer is None:
+            with observer or nullcontext():
                 yield seen
-            else:
-                with observer:
-                    yield seen
         finally:
             handle.remove()
         if seen.call is None:
@@ -91,29 +115,44 @@ class Teacher:
                 remedy="call the network itself in the step: model(...)",
             )
 
-    def loss(self, seen: Forward, labels: Tensor | None = None) -> Tensor:
+    def loss(self, seen: Forward, labels: Tensor | None = None, *, key: int | None = None) -> Tensor:
         """Return the loss of a batch.
 
         Args:
             seen: the forward pass of the student.
             labels: the loss of the labels or of the user's step; None without labels.
+            key: of a batch that comes again, so that the answer of the teacher can be kept.
         """
-        assert seen.call is not None
         self.labelled = labels is not None
-        own = named_tensors(self.model)
-        names = [feature.slot.parameter for feature in seen.features if feature.slot.parameter in own]
-        with torch.no_grad(), FeatureObserver(self.model, names) as observer:
-            outputs = float_outputs(self.model, seen.call if self.channels_last else _contiguous(seen.call))
-            theirs = observer.features(outputs)
-        pairs = self._pairs(seen.features, theirs)
-        if self._names is None:
-            self._begin(seen, outputs, theirs, pairs)
-        loss = self._of_outputs(seen.outputs, outputs)
+        answer = self._answers.get(key) if key is not None else None
+        if answer is None:
+            answer = self._ask(seen)
+            if key is not None and answer.nbytes <= self.memory:
+                self.memory -= answer.nbytes
+                self._answers[key] = answer
+        loss = self._of_outputs(seen.outputs, answer.outputs)
         if labels is not None:
             loss = self.settings.teacher_weight * loss + (1 - self.settings.teacher_weight) * labels
-        for mine, wanted in pairs:
-            loss = loss + self.settings.feature_weight * relative_squared_error(mine, wanted)
+        for feature, wanted in zip(seen.features, answer.features, strict=False):
+            if wanted is not None:
+                mine = at_least_float32(values_like(feature, wanted))
+                loss = loss + self.settings.feature_weight * relative_squared_error(mine, at_least_float32(wanted))
         return loss
+
+    @torch.no_grad()
+    def _ask(self, seen: Forward) -> Answer:
+        """Run the teacher on the call of the student."""
+        assert seen.call is not None
+        own = named_tensors(self.model)
+        names = [feature.slot.parameter for feature in seen.features if feature.slot.parameter in own]
+        with FeatureObserver(self.model, names) as observer:
+            outputs = float_outputs(self.model, seen.call if self.channels_last else _contiguous(seen.call))
+            theirs = {feature.slot: feature for feature in observer.features(outputs)}
+        features = [wanted_values(f, theirs.get(f.slot), self.plan, pooled=self.pooled) for f in seen.features]
+        answer = Answer(outputs, features)
+        if self._names is None:
+            self._begin(seen, answer, bool(theirs))
+        return answer
 
     def _of_outputs(self, found: list[Tensor], wanted: list[Tensor]) -> Tensor:
         total = found[0].new_zeros(())
@@ -132,65 +171,46 @@ class Teacher:
             return "mean squared error" if self.labelled else "relative squared error"
         return "KL divergence" if are_class_scores(output) else "relative squared error"
 
-    def _pairs(self, mine: list[Feature], theirs: list[Feature]) -> list[tuple[Tensor, Tensor]]:
-        """Return the features of both networks that can be compared, without the channels that were cut."""
-        by_slot = {feature.slot: feature for feature in theirs}
-        pairs = []
-        for feature in mine:
-            other = by_slot.get(feature.slot)
-            kept = None if other is None else kept_channels(feature, other.channels, self.plan)
-            if other is None or kept is None:
-                continue
-            values = other.values.to(feature.values.device)
-            if len(kept) < other.channels:
-                values = values.index_select(other.axis, torch.tensor(kept, device=values.device))
-            if values.shape == feature.values.shape:
-                pairs.append((at_least_float32(feature.values), at_least_float32(values)))
-        return pairs
-
-    def _begin(
-        self,
-        seen: Forward,
-        outputs: list[Tensor],
-        theirs: list[Feature],
-        pairs: list[tuple[Tensor, Tensor]],
-    ) -> None:
+    def _begin(self, seen: Forward, answer: Answer, has_layers: bool) -> None:
         """Check the first batch, and note what is compared."""
-        self._check_outputs(seen.outputs, outputs)
-        names = [feature.slot.parameter for feature in seen.features]
-        self._names = names if pairs else []
-        kinds = {self._kind(output): None for output in outputs}
+        check_outputs(seen.outputs, answer.outputs)
+        pairs = zip(seen.features, answer.features, strict=True)
+        compared = [feature.slot.parameter for feature, wanted in pairs if wanted is not None]
+        self._names = [feature.slot.parameter for feature in seen.features] if compared else []
+        kinds = {self._kind(output): None for output in answer.outputs}
         heated = f", temperature {self.settings.temperature:g}"
         self.losses = tuple(f"{kind} from the teacher{heated if 'KL' in kind else ''}" for kind in kinds)
         notes = []
-        if pairs:
-            self.losses += (f"relative squared error of the features that enter {', '.join(names)}",)
+        if compared:
+            self.losses += (f"relative squared error of the features that enter {', '.join(compared)}",)
         elif self.settings.feature_weight:
-            notes.append(f"features are not compared with the teacher's: {self._why_not(seen.features, theirs)}")
-        if extra := len(seen.outputs) - len(outputs):
+            notes.append(f"features are not compared with the teacher's: {self._why_not(seen.features, has_layers)}")
+        if extra := len(seen.outputs) - len(answer.outputs):
             notes.append(f"{extra} more outputs, which the network has only in training, are not compared")
         self.notes = tuple(notes)
 
-    def _check_outputs(self, found: list[Tensor], wanted: list[Tensor]) -> None:
-        mine, theirs = ([tuple(one.shape) for one in outputs] for outputs in (found, wanted))
-        if not wanted or mine[: len(theirs)] != theirs:
-            raise UsageError(
-                f"the teacher returns {_shapes(theirs)} where the network returns {_shapes(mine)}",
-                layer="teacher",
-                remedy="pass the original of the pruned network, or a network with the same outputs",
-            )
-        for output in wanted:
-            remedy = "check the weights of the teacher, and the data"
-            check_all_finite(output, "its output", layer="teacher", remedy=remedy)
-
-    def _why_not(self, mine: list[Feature], theirs: list[Feature]) -> str:
+    def _why_not(self, mine: list[Feature], has_layers: bool) -> str:
         if self.settings.compile:
             return "compile is set"
         if not mine:
             return "the network has no last layer whose input channels are known"
-        if not theirs:
+        if not has_layers:
             return f"the teacher has no layer {mine[0].slot.parameter}"
         return f"channels were cut before {mine[0].slot.parameter}, and no plan says which (pass plan=)"
+
+
+def check_outputs(found: list[Tensor], wanted: list[Tensor]) -> None:
+    """Refuse a teacher whose outputs have other shapes than those of the network, or are not finite."""
+    mine, theirs = ([tuple(one.shape) for one in outputs] for outputs in (found, wanted))
+    if not wanted or mine[: len(theirs)] != theirs:
+        raise UsageError(
+            f"the teacher returns {_shapes(theirs)} where the network returns {_shapes(mine)}",
+            layer="teacher",
+            remedy="pass the original of the pruned network, or a network with the same outputs",
+        )
+    for output in wanted:
+        remedy = "check the weights of the teacher, and the data"
+        check_all_finite(output, "its output", layer="teacher", remedy=remedy)
 
 
 def softened_kl(new: Tensor, old: Tensor, temperature: float) -> Tensor:

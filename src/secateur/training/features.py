@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from secateur.network.layer_calls import FunctionCall, LayerCall
@@ -70,6 +71,37 @@ class FeatureObserver(LayerObserver):
         result = call.run()
         self._found.append((layer, result, self._pooled))
         return result
+
+
+def wanted_values(
+    feature: Feature, theirs: Feature | None, plan: Plan | None, *, pooled: bool = False
+) -> Tensor | None:
+    """Return the values of the original that a feature of the smaller network should have; None if that is unknown.
+
+    Args:
+        feature: of the smaller network.
+        theirs: the same feature of the original, if it has it.
+        plan: how the smaller network was cut.
+        pooled: prefer the maps before the last pooling.
+    """
+    if theirs is None:
+        return None
+    kept = kept_channels(feature, theirs.channels, plan)
+    if kept is None:
+        return None
+    own, values, axis = feature.values, theirs.values, theirs.axis
+    if pooled and feature.pooled is not None and theirs.pooled is not None:
+        own, values, axis = feature.pooled, theirs.pooled, 1
+    values = values.to(own.device)
+    if len(kept) < theirs.channels:
+        values = values.index_select(axis, torch.tensor(kept, device=values.device))
+    return values if values.shape == own.shape else None
+
+
+def values_like(feature: Feature, wanted: Tensor) -> Tensor:
+    """Return the values of a feature that `wanted_values` were returned for: the map, or what enters the layer."""
+    is_map = feature.pooled is not None and feature.pooled.shape == wanted.shape
+    return feature.pooled if is_map and feature.pooled is not None else feature.values
 
 
 def kept_channels(feature: Feature, original: int, plan: Plan | None) -> Sequence[int] | None:

@@ -15,7 +15,7 @@ Loss = Literal["cross-entropy", "mse"]
 Precision = Literal["auto", "off", "bf16", "fp16"]
 MemoryFormat = Literal["auto", "contiguous", "channels_last"]
 Schedule = Literal["onecycle", "cosine", "linear", "steps"]
-RATES = {"sgd": 0.02, "adam": 1e-3}  # the default learning rates
+RATES = {"sgd": 0.01, "adam": 1e-3}  # the default learning rates
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Training:
     Args:
         epochs: number of epochs.
         optimizer: `"sgd"` or `"adam"`.
-        lr: the largest learning rate; 0.02 for SGD and 0.001 for Adam if not given.
+        lr: the largest learning rate; 0.01 for SGD and 0.001 for Adam if not given.
         momentum: of SGD.
         nesterov: whether the momentum is Nesterov's.
         weight_decay: as in torch.

@@ -1,0 +1,268 @@
+"""Recover a pruned network on a few samples without labels, by gradient steps towards features and outputs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from secateur._torch import pytree
+from secateur.errors import SecateurError, UsageError
+from secateur.network.batches import (
+    Call,
+    batch_size,
+    calls,
+    count_samples,
+    eval_outputs,
+    fitted_samples,
+    forward,
+    held_out_samples,
+    hold_out,
+    split,
+    take,
+)
+from secateur.network.divergence import output_divergence
+from secateur.network.modules import duplicate, mode, unwrap
+from secateur.progress import bar
+from secateur.surgery.cut import wrap_like
+from secateur.surgery.plan import Plan
+from secateur.training.augmentation import Augmentation, sound_augmentation, with_function
+from secateur.training.averages import copies, put
+from secateur.training.distillation import Teacher, check_outputs
+from secateur.training.learning_rates import learning_rate
+from secateur.training.settings import Training
+
+Augment = Literal["auto", "none"] | Callable[[Tensor], Tensor]
+FEWEST = 32  # samples
+LOOKS = 10  # evaluations on held-out samples
+COPIES = 8  # of each sample, differently changed
+TEMPERATURE, FEATURES, DECAY = 4.0, 1.0, 0.0  # of class scores, weight of features, weight decay
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The result of `recover`.
+
+    Attributes:
+        model: the recovered network; the given one is unchanged.
+        before: output divergence from the original on held-out samples, before.
+        after: the same afterwards; never larger.
+        steps: gradient steps of the returned network; 0 if none brought it nearer.
+        samples: number of samples for the gradient steps.
+        held_out: number of samples that chose when to stop.
+        seconds: the time of it all.
+        losses: what was minimised.
+        augmentation: how images were changed.
+        notes: what a reader of the result should know.
+    """
+
+    model: nn.Module
+    before: float
+    after: float
+    steps: int
+    samples: int
+    held_out: int
+    seconds: float
+    losses: tuple[str, ...]
+    augmentation: str
+    notes: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """Return the result in a few lines."""
+        lines = [
+            f"Output divergence from the original on {self.held_out} held-out samples: {self.after:.3g}, before "
+            f"{self.before:.3g}.",
+            f"{self.steps} steps on {self.samples} samples without labels, {self.seconds / 60:.1f} minutes.",
+            f"Augmentation: {self.augmentation}.",
+        ]
+        return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
+
+
+def recover(
+    small: nn.Module,
+    model: nn.Module,
+    data: Any,
+    *,
+    plan: Plan | None = None,
+    samples: int | None = None,
+    steps: int = 400,
+    batch: int = 32,
+    lr: float = 1e-3,
+    minutes: float | None = None,
+    augment: Augment = "auto",
+    to_inputs: Callable[[Any], Any] | None = None,
+    memory: int = 1 << 29,
+    seed: int = 0,
+    progress: bool = False,
+) -> Recovered:
+    """Return the pruned network after gradient steps on a few samples without labels.
+
+    >>> res = sc.prune(model, images, budget={"macs": "50%"})
+    >>> found = sc.recover(res.model, model, images, plan=res.plan, minutes=10)
+    >>> print(found.summary())
+
+    The outputs are matched to the original's, and so are the features that enter the last layer, before they are
+    pooled. Both networks are in evaluation mode, so the statistics of norms stay as they are. One sample in four is
+    held out, and the network that is nearest to the original on these samples is returned: by that measure it is never
+    worse than before. A repair that was fitted to the same samples flatters the network as it was; where images may be
+    augmented, the held-out ones are changed too, into images that no repair has seen.
+
+    Args:
+        small: the pruned network, repaired or not; it is left unchanged.
+        model: the original network.
+        data: samples as for `prune`, at least 32; labels are ignored.
+        plan: how the network was cut, so that features without the removed channels can be matched.
+        samples: the number of samples to use; all if not given.
+        steps: gradient steps of AdamW, in one cycle of the learning rate.
+        batch: samples in each step.
+        lr: the largest learning rate.
+        minutes: the time after which it ends; the learning rate falls in time for that.
+        augment: `"auto"` mirrors and shifts images if the original gives the same answers for them, `"none"` leaves
+            them as they are; or a function of a batch of inputs, called in every step.
+        to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
+        memory: bytes for outputs and features of the original, which runs once for each changed sample.
+        seed: of the order and the augmentation.
+        progress: show a progress bar on the standard error stream.
+    """
+    started = time.perf_counter()
+    _check_numbers(steps, batch, minutes)
+    settings = Training(epochs=1, optimizer="adam", lr=lr, temperature=TEMPERATURE, feature_weight=FEATURES, seed=seed)
+    original, student = unwrap(model), duplicate(unwrap(small))
+    teacher = Teacher(original, student, settings, plan, pooled=True, memory=memory)
+    if not any(parameter.requires_grad for parameter in student.parameters()):
+        raise UsageError("all parameters are frozen", layer=type(student).__name__, remedy="unfreeze some")
+    parts = hold_out(calls(data, to_inputs=to_inputs, samples=samples))
+    if (found := sum(batch_size(part.batch) for part in parts)) < FEWEST:
+        raise SecateurError(f"{found} samples are too few", layer="data", remedy=f"pass at least {FEWEST}, better 500")
+    fitted = _mixed(fitted_samples(parts), batch, torch.Generator().manual_seed(seed))
+    held = list(split(held_out_samples(parts)))
+    changes = _augmentation(augment, original, held)
+    if augment == "auto":
+        held += [changes(call, torch.Generator().manual_seed(seed)) for call in held if changes.changes]
+    with mode(original, False), mode(student, False):
+        judge = Judge(original, student, held)
+        limit = math.inf if minutes is None else 60 * minutes
+        notes = _descend(teacher, fitted, changes, judge, steps, limit - (time.perf_counter() - started), progress)
+    put(student, judge.best_weights)
+    return Recovered(
+        model=wrap_like(small, student),
+        before=judge.before,
+        after=judge.best,
+        steps=judge.best_step,
+        samples=count_samples(fitted),
+        held_out=count_samples(held_out_samples(parts)),
+        seconds=time.perf_counter() - started,
+        losses=teacher.losses,
+        augmentation=changes.about,
+        notes=(*teacher.notes, *notes),
+    )
+
+
+class Judge:
+    """Output divergence on held-out samples, and the weights that had the smallest."""
+
+    def __init__(self, original: nn.Module, student: nn.Module, batches: Sequence[Call]) -> None:
+        self.student, self.batches = student, batches
+        self.wanted = [eval_outputs(original, batch) for batch in batches]
+        check_outputs(eval_outputs(student, batches[0]), self.wanted[0])
+        self.before = self.best = self.divergence()
+        self.best_step = 0
+        self.best_weights = copies(student)
+
+    def divergence(self) -> float:
+        """Return the mean divergence now."""
+        total = 0.0
+        for batch, wanted in zip(self.batches, self.wanted, strict=True):
+            total += output_divergence(eval_outputs(self.student, batch), wanted) * batch_size(batch)
+        return total / count_samples(self.batches)
+
+    def look(self, step: int) -> None:
+        """Remember the weights if they are the best so far."""
+        if (found := self.divergence()) < self.best:
+            self.best, self.best_step, self.best_weights = found, step, copies(self.student)
+
+
+def _descend(
+    teacher: Teacher,
+    batches: Sequence[Call],
+    changes: Augmentation,
+    judge: Judge,
+    steps: int,
+    limit: float,
+    progress: bool,
+) -> tuple[str, ...]:
+    """Take the gradient steps until they are done or the seconds are over; return notes."""
+    student, settings = teacher.student, teacher.settings
+    trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, settings.lr, weight_decay=DECAY)
+    different = len(batches) * (COPIES if changes.changes else 1)
+    began, looks, step, done = time.perf_counter(), 0, 0, 0.0
+    with bar("recovering", steps, progress) as advance:
+        while done < 1:
+            entry = step % different
+            call = changes(batches[entry % len(batches)], torch.Generator().manual_seed(settings.seed + entry))
+            step += 1
+            done = min(1.0, max(step / steps, (time.perf_counter() - began) / limit if limit > 0 else 1.0))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(settings, 0, done)
+            with teacher.watch(student) as seen:
+                forward(student, call)
+            loss = teacher.loss(seen, key=entry if changes.repeatable else None)
+            if not loss.isfinite():
+                return (_not_finite(step, learning_rate(settings, 0, done), judge.best_step),)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            advance()
+            if int(done * LOOKS) > looks:
+                looks = int(done * LOOKS)
+                judge.look(step)
+    early = (f"the time was over after {step} of {steps} steps",) if step < steps else ()
+    if judge.best_step:
+        return early
+    return (*early, "no step brought the output nearer to the original's on held-out samples: the network is as before")
+
+
+def _not_finite(step: int, rate: float, best: int) -> str:
+    """Return a note if the network is better than before; otherwise it is an error."""
+    cause = f"the loss is NaN or infinite in step {step}, at a learning rate of {rate:.3g}"
+    if not best:
+        raise SecateurError(cause, remedy="lower lr, or look for NaN in the weights; the given network is unchanged")
+    return f"{cause}; the network is that of step {best}"
+
+
+def _augmentation(augment: Augment, original: nn.Module, held: Sequence[Call]) -> Augmentation:
+    if callable(augment):
+        return with_function(augment)
+    if augment not in ("auto", "none"):
+        raise UsageError(f"augment is {augment!r}", remedy="use 'auto', 'none', or a function of a batch of inputs")
+    return sound_augmentation(original, held) if augment == "auto" else Augmentation((), "none, as asked")
+
+
+def _mixed(samples: Sequence[Call], size: int, source: torch.Generator) -> list[Call]:
+    """Return the samples in random batches of this size; in their own batches if their shapes differ."""
+    sizes = [batch_size(call) for call in samples]
+
+    def joined(*leaves: Any) -> Any:
+        per_sample = all(isinstance(x, Tensor) and x.dim() and len(x) == n for x, n in zip(leaves, sizes, strict=True))
+        return torch.cat(leaves) if per_sample else leaves[0]
+
+    try:
+        whole = pytree.tree_map(joined, *samples)
+    except (RuntimeError, ValueError):  # samples of different shapes
+        return list(split(samples, size))
+    order = torch.randperm(sum(sizes), generator=source)
+    return [take(whole, chosen) for chosen in order.split(size)]
+
+
+def _check_numbers(steps: int, batch: int, minutes: float | None) -> None:
+    for name, value in (("steps", steps), ("batch", batch)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name} is {value!r}", remedy="use a whole number from 1 up")
+    if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
+        raise UsageError(f"minutes is {minutes!r}", remedy="use a number above 0")
