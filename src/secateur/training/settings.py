@@ -80,7 +80,7 @@ class Training:
     norm_batches: int = 0
     temperature: float = 4.0
     teacher_weight: float = 0.9
-    feature_weight: float = 1.0
+    feature_weight: float = 5.0
     loss: Loss = "cross-entropy"
     amp: Precision = "auto"
     compile: bool = False
