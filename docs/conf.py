@@ -25,7 +25,7 @@ from secateur.cli import COMMANDS, app
 project = "secateur"
 copyright = author = "The secateur authors"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"secateur {version}"
 html_static_path = ["site.css"]
@@ -42,9 +42,10 @@ autodoc_inherit_docstrings = False
 maximum_signature_line_length = 100
 myst_enable_extensions = ["dollarmath"]
 html_math_renderer = "mathml"
+nb_execution_mode = "off"  # tests/test_docs.py runs the notebook and compares its outputs
 
 NAVIGATION = {
-    "Start here": ["start", "tutorial-cifar", "concepts"],
+    "Start here": ["start", "tutorial-notebook", "tutorial-cifar", "concepts"],
     "Guides": [
         "prune",
         "inspect",

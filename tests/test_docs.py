@@ -27,6 +27,7 @@ from secateur import embedded
 from secateur.embedded import digits, lenet5
 from secateur.experiments import recipe
 from secateur.zoo.names import build
+from support import notebooks
 from support.docs_snippets import (
     PAGES,
     ROOT,
@@ -141,6 +142,19 @@ def test_commands(
     for snippet in code:
         if snippet.words[0] != "secateur":
             check_program(snippet.words)
+
+
+@pytest.mark.parametrize("name", ["tutorial-notebook.ipynb"])
+def test_notebooks(name: str, tmp_path: Path) -> None:
+    """The stored outputs have the same words and figures as those of a run."""
+    path = ROOT / "docs" / name
+    run = notebooks.execute(path, tmp_path)
+    if os.environ.get("UPDATE_DOCS"):
+        notebooks.write(path, run)
+    stored = notebooks.shown(notebooks.read(path))
+    assert len(stored) >= 8 and stored.count("figure") >= 3
+    for expected, found in zip(stored, notebooks.shown(run), strict=True):
+        assert same_words(expected, found)
 
 
 @pytest.mark.parametrize("name", page_params("yaml"))

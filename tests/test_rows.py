@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+import secateur as sc
 from secateur import rows
+from secateur.embedded import digits, lenet5
 from secateur.errors import SecateurError
 from secateur.tables import percent
 
@@ -106,3 +108,19 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(SecateurError, match="pip install pandas"):
         rows.frame(ROWS)
+
+
+def test_every_result_has_html_and_a_frame() -> None:
+    images = digits("calibration")[0][:300]
+    model = lenet5()
+    graph = sc.trace(model, images[:1])
+    plan = sc.random_plan(graph)
+    res = sc.prune(model, images[:64], {"params": "50%"})
+    bench = sc.Bench(sc.Latency(2, 1, 3, 20, 1), sc.Latency(1, 0.5, 2, 20, 1), 2.0, 1.5, 2.5)
+    cert = sc.certify(model, res.model, [digits("test")])
+    found = sc.compare(model, images, {"params": ["50%"]}, ["ft"], samples=16)
+    for one, count in ((graph, 4), (plan, 3), (res, 3), (bench, 2), (cert, len(cert.statements)), (found, 1)):
+        assert len(one.to_frame()) == count
+        tags = Cells(one._repr_html_()).tags
+        assert "table" in tags or "ol" in tags
+    assert "99.9" in cert._repr_html_() and "All this holds if" in cert._repr_html_()

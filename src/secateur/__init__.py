@@ -27,6 +27,8 @@ from secateur.pruning.prune import plan, prune
 from secateur.pruning.result import Pruned
 from secateur.pruning.settings import PruneSettings
 from secateur.refit.repair import LayerRepair, Repair, repair
+from secateur.report import figures
+from secateur.report.view import Sweep, read_sweep
 from secateur.storage.checkpoint import load, save
 from secateur.storage.export import Export, export
 from secateur.surgery.cut import cut, mask
@@ -63,6 +65,7 @@ __all__ = [
     "SecateurError",
     "Slot",
     "Statement",
+    "Sweep",
     "Theory",
     "Training",
     "UsageError",
@@ -75,12 +78,14 @@ __all__ = [
     "cut_optimizer",
     "evaluate",
     "export",
+    "figures",
     "latency",
     "load",
     "mask",
     "plan",
     "prune",
     "random_plan",
+    "read_sweep",
     "recover",
     "repair",
     "save",

@@ -6,10 +6,12 @@ import json
 import math
 import textwrap
 from dataclasses import asdict, dataclass, fields
+from html import escape
 from typing import Any, Literal, get_args
 
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, explained
+from secateur.rows import frame
 
 SCHEMA = 2  # 1 had `points` instead of `samples`, and is still read
 WIDTH = 80
@@ -106,6 +108,16 @@ class Certificate:
         lines += ["", _wrapped("", f"All this holds if {self.assumption}.")]
         lines += [_wrapped("Note: ", f"{note}.") for note in self.notes]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = f"{self.samples:,} held-out samples. Each statement holds with confidence {confidence(self.delta)}:"
+        claims = "".join(f"<li>{escape(one.claim)}</li>" for one in self.statements)
+        notes = "".join(f"<p>Note: {escape(note)}</p>" for note in self.notes)
+        return f"<p>{escape(head)}</p><ol>{claims}</ol><p>All this holds if {escape(self.assumption)}.</p>{notes}"
+
+    def to_frame(self) -> Any:
+        """Return every statement as a row of a pandas DataFrame."""
+        return frame(asdict(one) for one in self.statements)
 
     def to_json(self) -> str:
         """Return the certificate as JSON, which `from_json` reads."""

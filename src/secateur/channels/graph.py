@@ -16,6 +16,7 @@ from secateur.channels.topology import Layer
 from secateur.deprecation import warn_deprecated
 from secateur.errors import SecateurError
 from secateur.network.modules import Slot, owner
+from secateur.rows import frame, html
 from secateur.tables import ROWS, percent
 
 Output = Literal["module", "graph"]
@@ -150,6 +151,26 @@ class ChannelGraph:
 
     def __str__(self) -> str:
         return tables.plain(self.table(rows=None))
+
+    def _repr_html_(self) -> str:
+        return html(self._rows(), caption=self._totals(False, None))
+
+    def to_frame(self) -> Any:
+        """Return every group as a row of a pandas DataFrame."""
+        return frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "group": group.name,
+                "channels": group.size,
+                "prunable": group.prunable,
+                "producers": ", ".join(group.producers),
+                "consumers": ", ".join(group.consumers),
+                "reasons": "; ".join(map(str, group.reasons)),
+            }
+            for group in self.groups
+        ]
 
     def table(
         self, shares: Mapping[str, Share] | None = None, *, total: object = None, rows: int | None = ROWS

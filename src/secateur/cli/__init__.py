@@ -11,7 +11,7 @@ import torch
 import typer
 
 from secateur._version import __version__
-from secateur.cli import bench, certify, compare, demo, doctor, export, inspect, prune, report, runs, theory
+from secateur.cli import bench, certify, compare, demo, doctor, export, figure, inspect, prune, report, runs, theory
 from secateur.cli.command import INTERRUPTED, Command, Commands, as_command
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     runs.train: "secateur train lenet5-quick --out runs/lenet",
     runs.sweep: "secateur sweep lenet5-quick --set train.epochs=3",
     report.report: "secateur report runs/lenet5-quick --out page.html",
+    figure.figure: "secateur figure runs/lenet5-quick --chart macs --out figure.pdf",
     demo.demo: "secateur demo",
     doctor.doctor: "secateur doctor",
 }

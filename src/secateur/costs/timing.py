@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, explain_errors
 from secateur.network.modules import check_network, mode
+from secateur.rows import frame, html
 
 RUNS = 50
 WARMUP = 5
@@ -89,6 +90,16 @@ class Bench:
         interval = f"({self.confidence:.0%} interval {self.low:.3f} to {self.high:.3f})".replace("%", " %")
         prefix = "no measurable gain: " if not self.measurable else "slower: " if self.speedup <= 1 else ""
         return f"{prefix}{self.speedup:.3f} times as fast {interval}"
+
+    def _repr_html_(self) -> str:
+        return html(self._rows(), caption=self.verdict)
+
+    def to_frame(self) -> Any:
+        """Return both latencies as rows of a pandas DataFrame."""
+        return frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"network": name, **asdict(one)} for name, one in (("first", self.first), ("second", self.second))]
 
     def __str__(self) -> str:
         return f"{self.verdict}\nfirst: {self.first}\nsecond: {self.second}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +16,9 @@ from rich.text import Text
 from secateur import tables
 from secateur.costs.cost import Cost
 from secateur.deprecation import renamed_fields
+from secateur.report import figures
+from secateur.report.page import write_page
+from secateur.rows import frame, html
 from secateur.tables import magnitude, number, percent
 
 LEGEND = {
@@ -137,6 +141,23 @@ class Comparison:
 
     def __str__(self) -> str:
         return tables.plain(self.table())
+
+    def _repr_html_(self) -> str:
+        shown = [row for budget in self.budgets for row in self.best_first(budget)]
+        written = {"value": self._value, "low": self._value, "high": self._value}
+        return html((asdict(row) for row in shown), formats=written, caption=f"{self.headline()} {self._legend()}")
+
+    def plot(self, x: str | None = None, *, width: figures.Width = "column") -> Any:
+        """Return the value of every method against the `params` or `macs` kept, as a matplotlib Figure."""
+        return figures.comparison(self, x or self.resource, width=width)
+
+    def to_frame(self) -> Any:
+        """Return every method under every budget as a row of a pandas DataFrame."""
+        return frame(asdict(row) for row in self.rows)
+
+    def report(self, path: str | Path, *, title: str | None = None, force: bool = False) -> Path:
+        """Write a page to look at, one HTML file that works offline, and return its path."""
+        return write_page(path, [figures.result_of(self)], title=title, force=force)
 
     def table(self) -> Stack:
         """Return the methods under each budget for a rich terminal, then failures and notes."""

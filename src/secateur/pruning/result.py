@@ -22,8 +22,11 @@ from secateur.methods.base import GroupRow, Method
 from secateur.pruning.agreement import Agreement
 from secateur.pruning.settings import PruneSettings
 from secateur.refit.repair import Repair
+from secateur.report import figures
+from secateur.report.blocks import Result
 from secateur.report.page import write_page
 from secateur.report.pruned import pruned
+from secateur.rows import frame, html
 from secateur.surgery.plan import Plan
 from secateur.tables import ROWS, magnitude, number, percent
 
@@ -166,8 +169,31 @@ class Pruned:
             title: of the page.
             force: overwrite an existing file.
         """
-        result = pruned(title or "pruned network", self.info | {"scores": self.scores})
-        return write_page(path, [result], title=title, force=force)
+        return write_page(path, [self.result], title=title, force=force)
+
+    def plot(self, chart: str = "groups", *, width: figures.Width = "column") -> Any:
+        """Return a chart as a matplotlib Figure: the channels of every group before and after, or another one.
+
+        Args:
+            chart: `groups`, `saved:parameters`, `saved:MACs`, `figures`, `repair` or `scores:GROUP`.
+            width: `"column"`, `"full"`, or inches.
+        """
+        return figures.figure(self, chart, width=width)
+
+    def to_frame(self) -> Any:
+        """Return the figures of every group as a pandas DataFrame."""
+        return frame(asdict(row) for row in self.rows)
+
+    @property
+    def result(self) -> Result:
+        """What the report page shows."""
+        return pruned("pruned network", self.info | {"scores": self.scores})
+
+    def _repr_html_(self) -> str:
+        shown = [{key: value for key, value in asdict(row).items() if value == value} for row in self.rows]
+        params, macs = (_removed(getattr(self.before, one), getattr(self.after, one)) for one in ("params", "macs"))
+        agreement = f" {self.agreement}" if self.agreement is not None else ""
+        return html(shown, caption=f"PR {params}, FR {macs}. {self.verified()}{agreement}")
 
     def verified(self) -> str:
         """Return what was verified, as a sentence."""

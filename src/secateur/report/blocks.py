@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from secateur import rows
 from secateur.report.charts import Chart, plotly
+from secateur.tables import percent
 
+WRITTEN: dict[str, Callable[[Any], str]] = {
+    "count": lambda value: f"{value:,.0f}",
+    "percent": percent,
+    "points": lambda value: f"{value:.2f}",
+    "ms": lambda value: f"{value:.3g} ms",
+}
 Format = Literal["text", "code", "count", "number", "percent", "points", "ms"]
 
 
@@ -40,6 +48,16 @@ class Table:
             "columns": [vars(one) for one in used],
             "rows": [[_plain(row.get(one.key)) for one in used] for row in self.rows],
         }
+
+    def text(self, form: Literal["markdown", "csv", "latex"]) -> str:
+        """Return the table for a paper or another program; CSV has the keys as headings and all digits."""
+        used = [one for one in self.columns if any(_plain(row.get(one.key)) is not None for row in self.rows)]
+        if form == "csv":
+            return rows.csv_text({one.key: _plain(row.get(one.key)) for one in used} for row in self.rows)
+        plain = [{one.title: _plain(row.get(one.key)) for one in used} for row in self.rows]
+        formats = {one.title: WRITTEN[one.format] for one in used if one.format in WRITTEN}
+        write = rows.markdown if form == "markdown" else rows.latex
+        return write(plain, formats=formats) + "\n"
 
 
 @dataclass(frozen=True)

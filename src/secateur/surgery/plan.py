@@ -14,6 +14,8 @@ from secateur.channels.graph import ChannelGraph, Group, Output, last_unit
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, explained
 from secateur.network.modules import Slot
+from secateur.rows import frame, html
+from secateur.tables import percent
 
 SCHEMA = 3  # 2 added scales; 3 says "consumes" where 2 says "reads"
 
@@ -222,6 +224,17 @@ class Plan:
                 example=data["example"],
                 output=data["output"],
             )
+
+    def _repr_html_(self) -> str:
+        return html(self._rows(), formats={"part": percent})
+
+    def to_frame(self) -> Any:
+        """Return every group that shrinks as a row of a pandas DataFrame."""
+        return frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        sizes = [(group.name, group.size, len(group.kept)) for group in self.groups]
+        return [{"group": name, "before": old, "after": new, "part": new / old} for name, old, new in sizes]
 
     def __str__(self) -> str:
         width = max([len(group.name) for group in self.groups], default=5)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from secateur.errors import SecateurError, UsageError
 from secateur.optional import require
+from secateur.progress import NotebookBar, in_notebook
 
 INTERVAL = 0.25  # seconds between two updates of the bar
 
@@ -67,7 +68,7 @@ class Journal:
 
 
 class Bar:
-    """A progress bar with epoch, loss, images per second and remaining time, on the standard error stream."""
+    """A progress bar with epoch, loss, images per second and remaining time; in a notebook, in the cell's output."""
 
     def __init__(self, shown: bool, epochs: int, done: int, batches: int | None) -> None:
         self._progress = Progress(
@@ -76,9 +77,10 @@ class Bar:
             TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:,.0f} images/s"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            disable=not shown,
+            disable=not shown or in_notebook(),
         )
         total = epochs * batches if batches else None
+        self._in_cell = NotebookBar(f"{epochs} epochs", total) if shown and in_notebook() else None
         self._batches = batches or 0
         self._task: TaskID = self._progress.add_task(
             "", total=total, completed=done * self._batches, epoch=done, epochs=epochs, loss=math.nan, speed=0.0
@@ -87,10 +89,14 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self._progress.start()
+        if self._in_cell:
+            self._in_cell.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
+        if self._in_cell:
+            self._in_cell.__exit__(kind, error, at)
 
     def due(self) -> bool:
         """Return whether the bar should be updated."""
@@ -104,6 +110,8 @@ class Bar:
         """Show the number of finished batches in an epoch, counted from 0."""
         done = epoch * self._batches + batches
         self._progress.update(self._task, completed=done, epoch=epoch + 1, loss=loss, speed=speed)
+        if self._in_cell:
+            self._in_cell.show(done, f"epoch {epoch + 1}, loss {loss:.4f}, {speed:,.0f} images/s")
 
 
 def _curves(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
