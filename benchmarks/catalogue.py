@@ -45,6 +45,7 @@ BENCHMARKS = (
     Benchmark("checkpoints", ("secateur.zoo", "secateur.data", "secateur.training.evaluation"), DATA),
     Benchmark("trace_speed", CUT, packages=("torchvision", "torch-pruning", "ultralytics")),
     Benchmark("load_speed", ("secateur.storage", "secateur.surgery"), packages=("torchvision", "safetensors")),
+    Benchmark("report_page", ("secateur.report",), packages=("jinja2", "plotly", "playwright")),
     Benchmark("train_speed", ("secateur.training",)),
     Benchmark("sensitivity_speed", ("secateur.network", "secateur.methods.pfp"), DATA, packages=("torchvision",)),
     Benchmark("killed_sweep", ("secateur.experiments", "secateur.training", "secateur.storage")),
