@@ -3,8 +3,8 @@
 python benchmarks/report_page.py     # writes results/report_page.json
 
 The sweeps are written, not run: 5 methods and 10 targets, as many networks as give the number of runs. A page is open
-once its first chart is drawn. `cpu_seconds` is the processor time of the page's main thread until then, which other work
-on the machine does not change; `open_seconds` is what a reader waits.
+once its first chart is drawn. `open_seconds` is what a reader waits; `cpu_seconds` is the processor time of the page's
+main thread until then, which depends less on other work of the machine.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import draw_accuracy as draw
+import draw_pictures
 import pytest
 
+from secateur.report import figures
 from support.docs_snippets import ROOT
 
 
@@ -40,3 +42,22 @@ def test_a_curve_starts_at_the_original() -> None:
         {"network": "n", "method": "m", "budget": 0.5, "accuracy": 84.0},
     ]
     assert draw.curve(records, "n", "m") == [(1.0, 90.0), (0.5, pytest.approx(82.0))]
+
+
+@pytest.mark.parametrize("name", ["prune", "inspect", "compare", "certificates", "bench", "export"])
+def test_a_guide_shows_its_picture(name: str) -> None:
+    assert name in draw_pictures.PICTURES and (draw_pictures.IMAGES / f"{name}.svg").stat().st_size < 100_000
+    assert f"](images/{name}.svg)" in (ROOT / "docs" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["certificates", "bench", "export"])  # the others prune networks first
+def test_a_picture_can_be_drawn_again(name: str) -> None:
+    assert figures.as_bytes(draw_pictures.PICTURES[name](), "svg").startswith(b"<?xml")
+
+
+def test_screenshots_are_small_and_shown() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    shots = list(draw_pictures.IMAGES.glob("*.png"))
+    assert len(shots) >= 4
+    for shot in shots:
+        assert shot.stat().st_size < 100_000 and f"](images/{shot.name})" in pages

@@ -39,6 +39,7 @@ MARKS = {
 }
 LINES = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": (0, (5, 1.5, 1, 1.5))}
 MANY = 12  # names on an axis that are written upright
+ROW = 0.13  # inches for a layer of a network
 NAMES = 60  # names on an axis that are all written
 
 Width = str | float
@@ -176,28 +177,31 @@ def draw(chart: Chart, *, width: Width = "column", height: float | None = None) 
 def draw_network(layers: Sequence[Any], *, width: Width = "column") -> Any:
     """Return the layers of a network as a matplotlib Figure; every layer has a row and a lane."""
     rows, lanes = max(one["row"] for one in layers) + 1, sorted({one["lane"] for one in layers})
-    figure, axes = _empty(width, 0.4 + 0.13 * rows)
-    require("matplotlib", install="'secateur[figures]'")
-    colours = importlib.import_module("matplotlib").colormaps["cividis_r"]
+    figure, axes = _empty(width, 0.4 + ROW * rows)
+    span = lanes[-1] - lanes[0] + 1.4
+    widest = 0.45 * figure.get_size_inches()[0] / span  # of a bar, in inches
+    colours = require("matplotlib", install="'secateur[figures]'").colormaps["cividis_r"]
     most = max(1, *(one["before"] for one in layers))
     for one in layers:
-        for source in one["inputs"]:
-            start = layers[source]
-            bend = 0.0 if one["row"] - start["row"] == 1 else 0.25 + min(0.02 * (one["row"] - start["row"]), 0.2)
-            style = f"arc3,rad={bend / max(1, one['row'] - start['row']):.3f}" if bend else "arc3"
-            arrow = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "connectionstyle": style, "zorder": 1}
-            axes.annotate("", (one["lane"], -one["row"]), (start["lane"], -start["row"]), arrowprops=arrow)
+        for start in (layers[source] for source in one["inputs"]):
+            distance = one["row"] - start["row"]
+            bend = (widest + 0.2) / (ROW * distance) if distance > 1 else 0.0  # around the bars in between
+            line = {"arrowstyle": "-", "linewidth": 0.5, "color": "0.5", "connectionstyle": f"arc3,rad={bend:.3f}"}
+            ends = (one["lane"], -one["row"]), (start["lane"], -start["row"])
+            axes.annotate("", *ends, arrowprops={**line, "shrinkA": 0, "shrinkB": 0, "zorder": 1})
     for one in layers:
-        wide = 0.05 + 0.4 * (one["before"] / most) ** 0.5
-        part = one["after"] / one["before"] if one["before"] else 1.0
-        left, low = one["lane"] - wide / 2, -one["row"] - 0.3
-        if one["kind"] != "output":
-            axes.barh(low + 0.3, wide, 0.6, left, color="white", edgecolor="0.3", linewidth=0.4, zorder=2)
-            axes.barh(low + 0.3, wide * part, 0.6, left, color=colours(part), linewidth=0, zorder=3)
-        size = f" {one['before']}→{one['after']}" if one["before"] != one["after"] else ""
-        axes.text(left + wide + 0.02, -one["row"], f"{one['name']}{size}", fontsize=4.5, va="center")
-    axes.set_xlim(lanes[0] - 0.5, lanes[-1] + 0.9)
-    axes.set_ylim(-rows - 0.5, 1)
+        x, y = one["lane"], -one["row"]
+        if one["kind"] == "output" or (one["kind"] == one["name"] and len(one["inputs"]) > 1):
+            box = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+            axes.text(x, y, one["name"], fontsize=4.5, ha="center", va="center", zorder=4, bbox=box)
+            continue
+        wide, part = 0.05 + 0.4 * (one["before"] / most) ** 0.5, one["after"] / one["before"] if one["before"] else 1.0
+        axes.barh(y, wide, 0.6, x - wide / 2, color="white", edgecolor="0.3", linewidth=0.4, zorder=2)
+        axes.barh(y, wide * part, 0.6, x - wide / 2, color=colours(part), linewidth=0, zorder=3)
+        size = f"{one['before']}→{one['after']}" if one["before"] != one["after"] else str(one["before"])
+        axes.text(x + wide / 2 + 0.02, y, f"{one['name']} {size}".replace("$", r"\$"), fontsize=4.5, va="center")
+    axes.set_xlim(lanes[0] - 0.6, lanes[-1] + 0.8)
+    axes.set_ylim(-rows + 0.4, 0.6)
     axes.axis("off")
     return figure
 

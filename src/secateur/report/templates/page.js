@@ -194,7 +194,7 @@
         group.append(svg("title", {}, words));
         if (one.kind === "output") {
           group.append(svg("text", { x, y: y + 4, "text-anchor": "middle" }, "output"));
-        } else if (one.kind in SIGNS || one.kind === one.name) {
+        } else if (one.inputs.length > 1 && (one.kind in SIGNS || one.kind === one.name)) {
           group.append(svg("circle", { class: "join", cx: x, cy: y, r: 8 }), svg("text", { x, y: y + 4, "text-anchor": "middle" }, SIGNS[one.kind] || "·"));
         } else {
           const wide = Math.max(10, WIDE * Math.sqrt(one.before / most)), left = x - wide / 2;
