@@ -20,6 +20,7 @@ from secateur.embedded import digits, lenet5
 from secateur.errors import SecateurError, UsageError
 from secateur.report.charts import COLOURS
 from secateur.report.page import page, write_page
+from secateur.report.pruned import pruned
 from secateur.report.sources import of_record, read_source
 from support.browser import Watched, running
 from support.written_sweeps import write_sweep
@@ -148,7 +149,7 @@ def test_colours_can_be_told_from_both_backgrounds() -> None:
 
 
 def test_another_kind_of_record_is_refused() -> None:
-    with pytest.raises(UsageError, match="no comparison, certificate or timing"):
+    with pytest.raises(UsageError, match="no comparison, certificate, timing or reproduction"):
         of_record("x.json", {"some": "thing"})
 
 
@@ -302,6 +303,31 @@ def test_print_shows_charts_that_were_never_scrolled_to(place: Path, browser: An
     assert shown.evaluate("[...document.querySelectorAll('.drawing')].every(d => d.data)")
     shown.emulate_media(media="print")
     assert not shown.locator("nav").is_visible() and not shown.locator("#theme").is_visible()
+    tab.context.close()
+
+
+def test_a_network_of_200_layers_can_be_searched(tmp_path: Path, browser: Any) -> None:
+    layers = [{"name": "x", "kind": "input", "before": 3, "after": 3, "inputs": []}]
+    for number in range(100):  # blocks of two layers and an addition
+        last = len(layers) - 1
+        for part, after in (("conv1", 1 + number % 64), ("conv2", 64)):
+            name, inputs = f"layer{number}.{part}", [len(layers) - 1]
+            layers.append({"name": name, "kind": "conv2d", "before": 64, "after": after, "inputs": inputs})
+        layers.append({"name": "add", "kind": "add", "before": 64, "after": 64, "inputs": [len(layers) - 1, last]})
+    layers.append({"name": "linear", "kind": "linear", "before": 10, "after": 10, "inputs": [len(layers) - 1]})
+    file = write_page(tmp_path / "page.html", [pruned("deep", {"layers": layers})])
+    tab = Watched(browser)
+    shown = tab.open(file)
+    block = "#r1-network-network-1"
+    assert shown.locator(f"{block} .node rect.before").count() == 202  # also of the last, which has the name of its op
+    assert shown.locator(f"{block} .edge").count() == 401
+    shown.fill(f"{block} input[type=search]", "layer97.conv1")
+    found, frame = (shown.locator(f"{block} {part}").bounding_box() for part in (".picked", "svg"))
+    assert found and frame and frame["y"] < found["y"] < frame["y"] + frame["height"]  # it has come into view
+    shown.locator(f"{block} button", has_text="Fit").click()
+    plane, frame = (shown.locator(f"{block} {part}").bounding_box() for part in (".plane", "svg"))
+    assert plane and frame and plane["height"] <= frame["height"]
+    assert tab.problems == []
     tab.context.close()
 
 

@@ -176,3 +176,34 @@ def test_a_source_that_is_not_there() -> None:
         read_source("nowhere.json")
     with pytest.raises(UsageError):
         of_record("x", 3)
+
+
+def test_a_reproduction_stands_beside_the_paper() -> None:
+    rows = [
+        {
+            "network": "LeNet-5",
+            "method": "PFP",
+            "row": "within 0.5",
+            "PR": 91.2,
+            "paper: PR": 92.37,
+            "protocol": "full",
+        },
+        {"network": "LeNet-5", "method": "FT", "row": "within 0.5", "PR": None, "paper: PR": 85.04, "protocol": "x"},
+    ]
+    record = {"name": "lenets", "title": "LeNets", "paper": "Table 1", "note": "", "rows": rows, "missing": ["<FT>"]}
+    result = of_record("lenets.json", record)
+    here = result.charts["curves"].series
+    assert result.kind == "reproduction" and [list(one.y) for one in here] == [[92.37], [91.2]]
+    assert "&lt;FT&gt;" in page([result])
+
+
+def test_curves_of_a_reproduction() -> None:
+    rows = [
+        {"network": "LeNet-5", "method": method, "PR": pr, "before retraining": 50.0, "after retraining": 99.0}
+        for method in ("PFP", "FT")
+        for pr in (50.0, 80.0)
+    ]
+    record = {"name": "a", "title": "Curves", "paper": "Figure 2", "rows": rows, "missing": []}
+    charts = of_record("a.json", record).charts
+    assert list(charts) == ["curves:LeNet-5, before retraining", "curves:LeNet-5, after retraining"]
+    assert [list(one.x) for one in charts["curves:LeNet-5, after retraining"].series] == [[pytest.approx(0.2), 0.5]] * 2

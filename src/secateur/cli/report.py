@@ -20,7 +20,7 @@ from secateur.report.page import write_page
 from secateur.report.records import read_records
 from secateur.report.sources import read_source
 
-SOURCES = "A sweep's folder, a pruned .safetensors, or the .json of compare, certify, bench or prune."
+SOURCES = "A sweep's folder, a pruned .safetensors, or the .json of compare, certify, bench, prune or reproduce."
 GRACE = 3.0  # seconds for which a live page is still served after the sweep has ended
 
 

@@ -12,6 +12,7 @@ from secateur.report.certificate import certificate
 from secateur.report.comparison import comparison
 from secateur.report.pruned import pruned
 from secateur.report.records import read_records
+from secateur.report.reproduction import reproduction
 from secateur.report.study import study
 from secateur.report.timing import timing
 from secateur.storage.checkpoint import read_info, read_plan
@@ -25,6 +26,7 @@ JSON_KINDS: dict[tuple[str, ...], Callable[[str, Mapping[str, Any]], Result]] = 
     ("methods", "budgets", "measure", "rows"): comparison,
     ("networks", "speedup", "low", "high", "verdict"): timing,
     ("groups", "before", "after", "verification"): pruned,
+    ("name", "title", "paper", "rows", "missing"): reproduction,
 }
 
 
@@ -61,6 +63,6 @@ def of_record(name: str, record: Any) -> Result:
             with explained(f"{name} is damaged", remedy="write it again"):
                 return read(name, record)
     raise UsageError(
-        f"{name} is no comparison, certificate or timing",
-        remedy="use the output of secateur compare --out, certify --json, bench --json or prune --json",
+        f"{name} is no comparison, certificate, timing or reproduction",
+        remedy="use what secateur compare --out, certify --json, bench --json, prune --json or reproduce wrote",
     )
