@@ -170,3 +170,21 @@ def test_a_killed_run_ends_with_the_same_files(finished: Path, data: Path, tmp_p
     assert kills
     subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True, timeout=300)
     assert fingerprints(tmp_path) == fingerprints(finished)
+
+
+@pytest.mark.parametrize("cascade", ["true", "false"])
+def test_retraining_with_the_original_as_teacher_and_recovery(
+    data: Path, finished: Path, tmp_path: Path, cascade: str
+) -> None:
+    shutil.copytree(finished / "network-0", tmp_path / "run/network-0", ignore=shutil.ignore_patterns("step-*"))
+    run(
+        tmp_path / "run",
+        data,
+        f"cascade: {cascade}\nretrain: {{teacher: original, epochs: 1}}\nrecover: {{steps: 4}}\n",
+    )
+    for step in (1, 2):
+        found = record(tmp_path / "run", step)
+        assert found["recovered"]["test"]["samples"] == found["retrained"]["test"]["samples"] == 128
+        assert found["retrained"] != record(finished, step)["retrained"]
+    original = load_original(recipes.read(finished / "small.yaml"), 0, finished)
+    sc.load(tmp_path / "run/network-0/pfp/step-02.safetensors", original)

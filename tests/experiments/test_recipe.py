@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fuzz_recipes import try_recipe
 from secateur.errors import UsageError
+from secateur.experiments.protocol import protocol
 from secateur.experiments.recipe import Schedule, names, read
 from secateur.pruning.settings import PruneSettings
 from secateur.training.settings import Training
@@ -54,7 +57,8 @@ def test_every_packaged_recipe_can_be_read() -> None:
 def test_retraining_starts_from_training() -> None:
     recipe = read("vgg16")
     assert recipe.retrain.epochs == 150 and recipe.retrain.step_every == 30 and recipe.retrain.weight_decay == 5e-4
-    assert read("resnet20").retrain == read("resnet20").train
+    resnet = read("resnet20")
+    assert vars(resnet.retrain) == vars(resnet.train) | {"teacher": None}
 
 
 def test_a_shortened_recipe_keeps_the_other_settings() -> None:
@@ -152,3 +156,41 @@ def test_mutated_recipes_are_valid_or_refused(tmp_path: Path) -> None:
     outcomes = [try_recipe(seed, tmp_path) for seed in range(150)]
     assert not [one for one in outcomes if one.failed]
     assert {one.outcome for one in outcomes} == {"valid", "refused"}
+
+
+def test_retraining_with_a_teacher_and_a_schedule_of_its_own(tmp_path: Path) -> None:
+    """Steps are inherited only by a schedule of steps, and steps of its own make a schedule of steps."""
+
+    def retrain(train: str, text: str) -> Any:
+        path = tmp_path / "own.yaml"
+        path.write_text(f"name: own\nnetwork: zoo:lenet5\ndata: mnist\ntargets: [0.5]\ntrain: {train}\n{text}")
+        return read(path).retrain
+
+    steps = "{epochs: 9, lr: 0.1, milestones: [3, 6]}"
+    found = retrain(steps, "retrain: {teacher: original, schedule: onecycle, epochs: 4}\n")
+    assert (found.teacher, found.schedule, found.milestones, found.lr) == ("original", "onecycle", (), 0.1)
+    assert retrain(steps, "").milestones == (3, 6) and retrain(steps, "").teacher is None
+    assert retrain(steps, "retrain: {teacher: original}\n").schedule == "steps"
+    assert retrain("{epochs: 9}", "retrain: {milestones: [2]}\n").schedule == "steps"
+    with pytest.raises(UsageError, match="teacher is 'nobody'"):
+        retrain(steps, "retrain: {teacher: nobody}\n")
+
+
+def test_recovery_in_a_recipe(tmp_path: Path) -> None:
+    recipe = read("lenet5-quick", ["recover={steps: 20, minutes: 2}"])
+    assert recipe.recover and (recipe.recover.steps, recipe.recover.minutes) == (20, 2.0)
+    assert read("lenet5-quick").recover is None
+    with pytest.raises(UsageError, match="steps is 0"):
+        read("lenet5-quick", ["recover={steps: 0}"])
+    words = protocol(read("lenet5-quick", ["recover={steps: 20}", "retrain.teacher=original"]), "pfp")
+    assert "recovered with 20 gradient steps" in words["pruned"] and words["retrained"].endswith("original as teacher")
+
+
+def test_a_stored_recipe_of_an_older_version_is_the_same() -> None:
+    recipe = read("lenet5")
+    stored = json.loads(recipe.to_json())
+    for part in ("train", "retrain"):
+        for name in ("schedule", "total_epochs", "ema", "norm_batches", "temperature", "teacher_weight"):
+            del stored[part][name]
+    del stored["recover"], stored["retrain"]["teacher"]
+    assert recipe.differences(stored) == []

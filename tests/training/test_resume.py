@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import secateur as sc
 from secateur.errors import UsageError
 from secateur.training import resume
-from secateur.training.loop import Epoch, Training, train
+from secateur.training.loop import OF_TEACHERS, Epoch, Training, train
 from support.training_cases import CONTEXT, Epochs, network, run_until_killed, same, weights
 
 SETTINGS = Training(epochs=4, lr=0.05, weight_decay=1e-3, milestones=(3,))
@@ -167,6 +167,21 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         train(network(), Epochs(), SETTINGS, state_path=tmp_path / "none" / "state")
 
 
+def test_the_file_of_an_older_version_resumes(tmp_path: Path) -> None:
+    """Steps were the only schedule then, and nothing was averaged or estimated again."""
+    path, model, whole = tmp_path / "state", network(), network()
+    train(model, Epochs(), replace(SETTINGS, epochs=2), state_path=path)
+    with safetensors.safe_open(path, framework="pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+    new = ("schedule", "total_epochs", "ema", "norm_batches")
+    run = {name: value for name, value in json.loads(metadata["run"]).items() if name not in new}
+    metadata.pop("averaged")
+    save_file(tensors, path, metadata | {"run": json.dumps(run)})
+    assert train(model, Epochs(), SETTINGS, state_path=path).resumed == 2
+    train(whole, Epochs(), SETTINGS)
+    assert same(weights(model), weights(whole))
+
+
 def test_the_file_holds_no_pickle(tmp_path: Path) -> None:
     train(network(), Epochs(), SETTINGS, state_path=tmp_path / "state")
     with safetensors.safe_open(tmp_path / "state", framework="pt") as file:
@@ -201,5 +216,4 @@ def test_tied_and_shared_tensors(tmp_path: Path) -> None:
 
 def _run(settings: Training) -> dict[str, Any]:
     run = {**settings.__dict__, "batches": 4, "processes": 1}
-    del run["epochs"]
-    return run
+    return {name: value for name, value in run.items() if name not in ("epochs", *OF_TEACHERS)}

@@ -11,14 +11,12 @@ from rich.text import Text
 import secateur as sc
 from secateur.certificates.certify import Task
 from secateur.cli import options
-from secateur.cli.inputs import Reading, note_operators, numbers, original_of, runs_code
+from secateur.cli.inputs import Reading, note_operators, numbers, trained_original_of
 from secateur.cli.options import ADVANCED, CERTIFICATE, DATA, MODELS, SOURCES, argument, count, option
 from secateur.cli.screen import Screen, heading
-from secateur.errors import UsageError
 from secateur.network.examples import revive
 from secateur.pruning.settings import CERTIFICATE_DELTA
 from secateur.storage.checkpoint import read_info, read_plan
-from secateur.storage.container import shown
 from secateur.tables import paragraphs
 from secateur.zoo.names import build
 
@@ -52,13 +50,7 @@ def certify(
 ) -> None:
     """Bound the difference between SMALL and its original, with a stated confidence, from held-out data."""
     info = read_info(small)
-    model = model or original_of(small)
-    if weights is None and not runs_code(model):
-        source = info.get("weights")
-        named = f"; prune read {shown(source)}" if isinstance(source, str) else ""
-        raise UsageError(
-            f"{model} without weights is random, not the original", remedy=f"pass --weights FILE, as for prune{named}"
-        )
+    model = trained_original_of(small, model, weights)
     errors = numbers("eps", eps)
     plan, used = read_plan(small), info.get("fingerprints")
     example = revive(plan.example)

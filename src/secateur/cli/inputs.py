@@ -167,6 +167,18 @@ def original_of(path: Path) -> str:
     raise UsageError(f"{path} {named}", remedy="name that network: --model net.py:make")
 
 
+def trained_original_of(path: Path, model: str | None, weights: Path | None) -> str:
+    """Return the name of the original of a saved network; a name that stands for random weights is refused."""
+    model = model or original_of(path)
+    if weights is None and not runs_code(model):
+        source = read_info(path).get("weights")
+        named = f"; prune read {shown(source)}" if isinstance(source, str) else ""
+        raise UsageError(
+            f"{model} without weights is random, not the original", remedy=f"pass --weights FILE, as for prune{named}"
+        )
+    return model
+
+
 def check_weights(weights: Path | None, *names: str) -> None:
     """Refuse weights that no network would take."""
     if weights is not None and all(is_file(name) or is_onnx(name) for name in names):

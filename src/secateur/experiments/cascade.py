@@ -32,7 +32,10 @@ from secateur.pruning.prune import prune
 from secateur.pruning.result import Pruned
 from secateur.storage import checkpoint
 from secateur.storage.files import read_json, write_atomic, write_json
+from secateur.surgery.cut import plan_from_original
+from secateur.surgery.plan import Plan
 from secateur.training.loop import evaluate, train
+from secateur.training.recovery import recover
 from secateur.training.settings import Training
 from secateur.zoo.names import build
 
@@ -67,7 +70,7 @@ def train_original(recipe: Recipe, number: int, folder: Path, data: Parts, *, pr
         model, source = build(recipe.network, data.weights), {"weights": file_identity(data.weights)}
     else:
         model, source = _fresh(recipe, number), {}
-        _train(recipe, recipe.train, model, data, path, seed=_seed(recipe, number, 0), progress=progress)
+        _train(recipe, recipe.train, model, data, path, _seed(recipe, number, 0), progress)
     counted = cost(model, _example(data.train))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_atomic(path.with_suffix(".safetensors"), safetensors.torch.save(state))
@@ -111,8 +114,14 @@ def prune_and_retrain(
             "verification": pruned.verification,
             "pruned": _evaluate(recipe, model, data),
         }
+        plan = plan_from_original(model, pruned.plan)
+        if recipe.recover:
+            batches = calibration(data.train, recipe.settings(method).samples, seed)
+            model = recover(model, original, batches, plan=plan, seed=seed, **vars(recipe.recover)).model
+            record["recovered"] = _evaluate(recipe, model, data)
         if recipe.retrain.epochs:
-            _train(recipe, recipe.retrain, model, data, path, seed=seed, progress=progress)
+            teacher = original if recipe.retrain.teacher else None
+            _train(recipe, recipe.retrain, model, data, path, seed, progress, teacher=teacher, plan=plan)
         record["retrained"] = _evaluate(recipe, model, data)
         info = {"recipe": recipe.name, **record}
         checkpoint.save(path.with_suffix(".safetensors"), model.eval(), pruned.plan, info=info)
@@ -145,13 +154,24 @@ def calibration(data: Data, samples: int | None, seed: int, batch: int = 64) -> 
 
 
 def _train(
-    recipe: Recipe, settings: Training, model: nn.Module, data: Parts, path: Path, *, seed: int, progress: bool
+    recipe: Recipe,
+    settings: Training,
+    model: nn.Module,
+    data: Parts,
+    path: Path,
+    seed: int,
+    progress: bool,
+    teacher: nn.Module | None = None,
+    plan: Plan | None = None,
 ) -> None:
+    own = {name: value for name, value in vars(settings).items() if name in Training.__dataclass_fields__}
     train(
         model,
         Batches(data.train, recipe.batch, shuffle=True, augment=True, seed=seed),
-        replace(settings, seed=seed),
+        Training(**own | {"seed": seed}),
         validation=Batches(data.validation, 512, shuffle=False, augment=False, seed=seed),
+        teacher=teacher,
+        plan=plan,
         state_path=path.with_suffix(".state"),
         log=path.with_suffix(".jsonl"),
         progress=progress,

@@ -35,7 +35,11 @@ def protocol(recipe: Recipe, method: str) -> dict[str, str]:
     pruned = f"{steps}; {settings.samples} calibration samples; {repair}; targets are of the {recipe.resource}"
     if settings.method == "pfp":
         pruned += f"; {settings.select or 'derand'}, delta {settings.delta:g}, C {settings.C}"
+    if recipe.recover:
+        pruned += f"; recovered with {recipe.recover.steps} gradient steps on the calibration samples, without labels"
     retrained = training(recipe.retrain, recipe.batch) if recipe.retrain.epochs else "not retrained"
+    if recipe.retrain.epochs and recipe.retrain.teacher:
+        retrained += ", the original as teacher"
     return origin(recipe) | {"pruned": pruned, "retrained": retrained, "differs": recipe.differs}
 
 
@@ -56,7 +60,7 @@ def learning_rate_decay(settings: Training) -> str:
         return f"x{settings.gamma:g} every {settings.step_every}"
     if settings.milestones:
         return f"x{settings.gamma:g} after {', '.join(map(str, settings.milestones))}"
-    return ""
+    return "" if settings.schedule == "steps" else settings.schedule
 
 
 def targets(recipe: Recipe) -> str:

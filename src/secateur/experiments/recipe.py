@@ -18,6 +18,7 @@ from secateur.experiments.schedule import check_ratios, geometric, hyperharmonic
 from secateur.experiments.yaml_settings import Located, fill, merge, override, read_yaml
 from secateur.pruning.settings import PruneSettings
 from secateur.pruning.variants import Variant
+from secateur.training.recovery import RecoverSettings
 from secateur.training.settings import Training
 
 BASE = PruneSettings(method="pfp")
@@ -48,6 +49,13 @@ class Normalisation:
 
 
 @dataclass(frozen=True)
+class Retraining(Training):
+    """Training of a pruned network, with a teacher or without."""
+
+    teacher: Literal["original"] | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a sweep; `read` returns one from YAML."""
 
@@ -62,8 +70,9 @@ class Recipe:
     normalise: Normalisation | None = None  # of the images, where it differs from that of the data set
     validation: Literal["train", "test"] = "train"  # half of the test data, if the weights have seen all other data
     batch: int = 128
-    retrain: Training = field(default=None)  # type: ignore[assignment]  # as `train` by default
+    retrain: Retraining = field(default=None)  # type: ignore[assignment]  # as `train` by default
     prune: PruneSettings = BASE  # method and seed are taken from `methods` and `seed`
+    recover: RecoverSettings | None = None  # gradient steps without labels, after pruning and before retraining
     resource: Literal["params", "macs"] = "params"  # the cost that the targets are about
     methods: tuple[str, ...] = ("pfp",)  # with their options, as `compare` takes them: pfp:pivotal, ft+repair
     cascade: bool = True  # each step starts from the last retrained network instead of the original
@@ -72,7 +81,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.retrain is None:
-            object.__setattr__(self, "retrain", self.train)
+            object.__setattr__(self, "retrain", Retraining(**vars(self.train)))
         self._check_methods()
         for name, own in (("method", "methods"), ("seed", "seed")):
             if getattr(self.prune, name) != getattr(BASE, name):
@@ -116,7 +125,7 @@ class Recipe:
         does not matter: each method and network is a run of its own.
         """
         known = json.loads(self.to_json())
-        blank = Recipe("", "", "", Training(1), (0.5,))
+        blank = Recipe("", "", "", Training(1, schedule="steps"), (0.5,))  # the only schedule of older recipes
         before = _filled(stored, json.loads(blank.to_json()))
         aside = ("methods", "networks", "about", "differs")
         return sorted(name for name in known if name not in aside and known[name] != before.get(name))
@@ -159,7 +168,18 @@ def read(source: str | Path, assignments: Sequence[str] = ()) -> Recipe:
     recipe = fill(Recipe, Located(parts, tree.where))
     if retrain is None:
         return recipe
-    return dataclasses.replace(recipe, retrain=fill(Training, retrain, defaults=recipe.train))
+    return dataclasses.replace(recipe, retrain=fill(Retraining, retrain, defaults=_inherited(recipe, retrain)))
+
+
+def _inherited(recipe: Recipe, retrain: Located) -> Retraining:
+    """Return the settings that retraining takes over from training: no steps where it has a schedule of its own."""
+    written = retrain.plain() if isinstance(retrain.value, dict) else {}
+    steps: dict[str, Any] = {"milestones": (), "step_every": None}
+    if written.get("schedule", "steps") != "steps":
+        return Retraining(**vars(recipe.train) | steps | {"schedule": None})
+    if written.keys() & steps.keys():
+        return Retraining(**vars(recipe.train) | {"schedule": "steps"})
+    return Retraining(**vars(recipe.train))
 
 
 def _with_new_keys(parts: dict[str, Located]) -> dict[str, Located]:

@@ -38,6 +38,8 @@ from secateur.training.learner import Learner
 from secateur.training.learning_rates import learning_rate
 from secateur.training.settings import Training
 
+OF_TEACHERS = ("temperature", "teacher_weight", "feature_weight")  # settings without a meaning otherwise
+
 __all__ = ["Epoch", "Evaluation", "Training", "TrainingResult", "distributed", "evaluate", "learning_rate", "train"]
 
 
@@ -288,8 +290,8 @@ def _identity(settings: Training, length: int | None, process: Process, teacher:
     if settings.schedule == "steps":
         del run["epochs"]  # the learning rates of the first epochs do not depend on their number
     if teacher:
-        run["teacher"] = weights_hash(teacher.model)
-    return run
+        return run | {"teacher": weights_hash(teacher.model)}
+    return {name: value for name, value in run.items() if name not in OF_TEACHERS}
 
 
 def _losses(settings: Training, step: Step | None, teacher: Teacher | None) -> tuple[str, ...]:

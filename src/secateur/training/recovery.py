@@ -38,10 +38,32 @@ from secateur.training.learning_rates import learning_rate
 from secateur.training.settings import Training
 
 Augment = Literal["auto", "none"] | Callable[[Tensor], Tensor]
+STEPS, BATCH, RATE = 200, 32, 1e-4
 FEWEST = 32  # samples
 LOOKS = 10  # evaluations on held-out samples
 COPIES = 8  # of each sample, differently changed
 TEMPERATURE, FEATURES, DECAY = 4.0, 1.0, 0.0  # of class scores, weight of features, weight decay
+
+
+@dataclass(frozen=True)
+class RecoverSettings:
+    """The settings of `recover` that a recipe has; an invalid value is a `UsageError` that names it."""
+
+    steps: int = STEPS
+    batch: int = BATCH
+    lr: float = RATE
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UsageError(f"{name} is {value!r}", remedy="use a whole number from 1 up")
+        for name in ("lr", "minutes"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+            if not number and (value is not None or name == "lr"):
+                raise UsageError(f"{name} is {value!r}", remedy="use a number above 0")
 
 
 @dataclass(frozen=True)
@@ -90,9 +112,9 @@ def recover(
     *,
     plan: Plan | None = None,
     samples: int | None = None,
-    steps: int = 400,
-    batch: int = 32,
-    lr: float = 1e-3,
+    steps: int = STEPS,
+    batch: int = BATCH,
+    lr: float = RATE,
     minutes: float | None = None,
     augment: Augment = "auto",
     to_inputs: Callable[[Any], Any] | None = None,
@@ -130,7 +152,7 @@ def recover(
         progress: show a progress bar on the standard error stream.
     """
     started = time.perf_counter()
-    _check_numbers(steps, batch, minutes)
+    RecoverSettings(steps, batch, lr, minutes)  # checks them
     settings = Training(epochs=1, optimizer="adam", lr=lr, temperature=TEMPERATURE, feature_weight=FEATURES, seed=seed)
     original, student = unwrap(model), duplicate(unwrap(small))
     teacher = Teacher(original, student, settings, plan, pooled=True, memory=memory)
@@ -258,11 +280,3 @@ def _mixed(samples: Sequence[Call], size: int, source: torch.Generator) -> list[
         return list(split(samples, size))
     order = torch.randperm(sum(sizes), generator=source)
     return [take(whole, chosen) for chosen in order.split(size)]
-
-
-def _check_numbers(steps: int, batch: int, minutes: float | None) -> None:
-    for name, value in (("steps", steps), ("batch", batch)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name} is {value!r}", remedy="use a whole number from 1 up")
-    if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
-        raise UsageError(f"minutes is {minutes!r}", remedy="use a number above 0")

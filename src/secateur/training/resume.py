@@ -25,6 +25,7 @@ from secateur.storage.files import write_atomic
 from secateur.training.averages import Average
 
 VERSION = "1"
+BEFORE = {"schedule": "steps", "norm_batches": 0}  # of files that older versions wrote, without these settings
 AGAIN = "remove the file to start again, or use another state_path"
 
 
@@ -140,6 +141,7 @@ def read(path: Path, run: Mapping[str, Any]) -> State | None:
         if metadata.get("secateur-training") != VERSION:
             raise SecateurError(f"{path} is not the state of a training run", remedy="use another state_path")
         before, trained, epochs, scaler = (json.loads(metadata[k]) for k in ("run", "trained", "epochs", "scaler"))
+        before = BEFORE | before
     now = json.loads(json.dumps(run))
     differences = [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
