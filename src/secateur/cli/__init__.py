@@ -55,7 +55,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     inspect.inspect: "secateur inspect torchvision:resnet18",
     prune.prune: "secateur prune net.py:make --data photos --macs 50% --out small.safetensors",
     compare.compare: "secateur compare net.py:make --data photos --on val.npz --params 50%,30%",
-    finetune.finetune: "secateur finetune small.safetensors --model net.py:make --data photos --out tuned.safetensors",
+    finetune.finetune: "secateur finetune small.safetensors --data photos --out tuned.safetensors",
     certify.certify: "secateur certify small.safetensors --model net.py:make --data heldout.npz",
     theory.theory: "secateur theory small.safetensors --model net.py:make --data heldout.npz",
     export.export: "secateur export small.safetensors --model net.py:make --out small.onnx",
