@@ -48,6 +48,7 @@ NAVIGATION = {
     "Start here": ["start", "tutorial-notebook", "tutorial-cifar", "concepts"],
     "Guides": [
         "prune",
+        "retraining",
         "inspect",
         "compare",
         "certificates",
