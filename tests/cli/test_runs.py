@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,17 @@ def test_a_shortened_recipe_says_so(place: Path, tmp_path: Path) -> None:
     )
     code, text = call(place, "sweep", str(tmp_path / "quick.yaml"), "--out", str(tmp_path / "run"), "--json")
     assert code == 0 and "quick differs from the full recipe: one epoch" in " ".join(text.split())
+
+
+def test_a_live_sweep_prints_its_address_and_ends_with_the_sweep(place: Path) -> None:
+    out = place / "live"
+    code, text = call(
+        place, "sweep", str(place / "small.yaml"), "--out", str(out), "--live", "--set", "train.epochs=1",
+        "--set", "retrain.epochs=0",
+    )  # fmt: skip
+    address = re.search(r"live: (http://127\.0\.0\.1:\d+/)", text)
+    assert code == 0 and address and "unpruned test error" in text
+    with pytest.raises(OSError):
+        urllib.request.urlopen(address[1], timeout=5)
+    code, text = call(place, "report", str(out), "--time", "--out", str(place / "timed.html"))
+    assert code == 0 and "latency kept" in (place / "timed.html").read_text()

@@ -296,11 +296,15 @@ def test_every_control_has_a_name_and_every_link_a_target(tab: Watched) -> None:
 
 
 def test_print_shows_charts_that_were_never_scrolled_to(place: Path, browser: Any) -> None:
-    tab = Watched(browser)
+    tab = Watched(browser, dark=True)
     shown = tab.open(place / "all.html")
     assert not shown.evaluate("[...document.querySelectorAll('.drawing')].every(d => d.data)")
     shown.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert shown.evaluate("[...document.querySelectorAll('.drawing')].every(d => d.data)")
+    font = "document.querySelector('.drawing').layout.font.color"
+    assert shown.evaluate(font) == "#16191d"  # dark text on paper, although the page is dark
+    shown.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert shown.evaluate(font) == "#e8eaed"
     shown.emulate_media(media="print")
     assert not shown.locator("nav").is_visible() and not shown.locator("#theme").is_visible()
     tab.context.close()

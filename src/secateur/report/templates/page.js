@@ -111,7 +111,8 @@
       uirevision: "same",
     };
   }
-  const screen = () => ({ back: "rgba(0,0,0,0)", label: css("--back"), text: css("--text"), grid: css("--grid"), line: css("--line") });
+  let printing = false;
+  const screen = () => printing ? PAPER : ({ back: "rgba(0,0,0,0)", label: css("--back"), text: css("--text"), grid: css("--grid"), line: css("--line") });
   const PAPER = { back: "#ffffff", label: "#ffffff", text: "#16191d", grid: "#e3e7eb", line: "#c3cad2" };
   const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage", "lasso2d", "select2d"] };
 
@@ -341,7 +342,8 @@
     setTheme(next);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  addEventListener("beforeprint", () => components.forEach((one) => one.draw?.()));
+  addEventListener("beforeprint", () => { printing = true; components.forEach((one) => one.draw?.()); });
+  addEventListener("afterprint", () => { printing = false; restyle(); });
 
   // --- live: ask for news, and keep what the reader has sorted, filtered and switched off
   const status = document.getElementById("status");
