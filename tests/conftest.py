@@ -14,6 +14,7 @@ from secateur.cli import app
 from secateur.data import DATASETS
 from secateur.errors import SecateurError
 from secateur.methods import METHODS
+from secateur.report.sources import JSON_KINDS
 from secateur.zoo.libraries import library
 
 torch.set_num_threads(1)
@@ -32,8 +33,8 @@ def seed() -> None:
 
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
-    """Take back what a test registers: methods, op rules, data sets, commands."""
-    before = [(registry, dict(registry)) for registry in (METHODS, RULES, DATASETS)]
+    """Take back what a test registers: methods, op rules, data sets, kinds of results, commands."""
+    before = [(registry, dict(registry)) for registry in (METHODS, RULES, DATASETS, JSON_KINDS)]
     commands = list(app.registered_commands)
     yield
     for registry, entries in before:
