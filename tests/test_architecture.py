@@ -34,6 +34,7 @@ TESTED_IN = {
     "methods/selection.py": "methods/pfp/test_sampling.py",
     "surgery/optimizer.py": "surgery/test_cut.py",
     "surgery/verify.py": "surgery/test_cut.py",
+    "training/epochs.py": "training/test_loop.py",
     "training/learner.py": "training/test_loop.py",
 }
 NOTHING_TO_TEST = {"_version.py": "one number, which --version prints"}

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import secateur as sc
 from secateur.errors import UsageError
+from secateur.training.epochs import NotFinite
 from secateur.training.learner import half_precision
 from secateur.training.loop import Epoch, Training, distributed, evaluate, learning_rate, train
 from support.training_cases import Epochs, in_two_processes, network, same, weights
@@ -200,7 +201,7 @@ def test_a_nan_loss_leaves_the_state_of_the_last_epoch(tmp_path: Path) -> None:
             yield from ((x * math.nan if number == 1 else x, y) for x, y in super().epoch(number))
 
     model, good = network(), network()
-    with pytest.raises(sc.SecateurError, match=r"epoch 2, batch 1, .* after epoch 1 again"):
+    with pytest.raises(NotFinite, match=r"epoch 2, batch 1, .* after epoch 1 again"):
         train(model, Breaking(), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
     train(good, Epochs(), replace(PLAIN, epochs=1))
     assert same(weights(model), weights(good))
