@@ -10,7 +10,7 @@ SETUP := pyproject.toml constraints.txt
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit docs dist clean browser
+.PHONY: help demo test lint types unit docs dist clean browser reproduce
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 14
@@ -45,6 +45,9 @@ docs: $(VENV)/.docs ## build the documentation in site/; a warning is an error
 	@rm -rf site
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir $(VENV)/doctrees docs site
 	@echo 'open site/index.html'
+
+reproduce: $(VENV)/.tools ## run miniatures of the paper's tables and figures, in under 20 minutes; needs the data sets
+	@$(BIN)/secateur reproduce all --quick --runs runs
 
 dist: $(VENV)/.tools ## build the sdist and the wheel in dist/
 	@echo '== hatchling'

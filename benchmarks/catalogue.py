@@ -76,5 +76,6 @@ BENCHMARKS = (
     Benchmark("random_architectures", CUT),
     Benchmark("coverage", CUT, packages=("torchvision", "timm", "torch-pruning")),
     Benchmark("quality", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
+    Benchmark("reproduction", (*PRUNE, "secateur.experiments", "secateur.training"), RUNS),
 )
 BY_NAME = {benchmark.name: benchmark for benchmark in BENCHMARKS}

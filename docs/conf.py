@@ -60,7 +60,17 @@ NAVIGATION = {
         "torch-pruning",
     ],
     "Reference": ["reference", "commands", "methods", "plan", "files", "glossary"],
-    "Background": ["architecture", "trace", "repair", "method", "guarantee", "results", "quality", "coverage"],
+    "Background": [
+        "architecture",
+        "trace",
+        "repair",
+        "method",
+        "guarantee",
+        "results",
+        "reproduction",
+        "quality",
+        "coverage",
+    ],
 }
 MODULES = ("methods", "data", "zoo")  # public modules beside those in `secateur.__all__`
 # Addresses that a browser fetches by itself: scripts, styles, fonts, images. Plain links are not among them.

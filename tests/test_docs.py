@@ -75,6 +75,14 @@ NOT_RUN = {
     ): TRAINS,
     ("experiments.md", "secateur report runs/lenet5-quick # the results so far"): TRAINS,
     ("report.md", "secateur report runs/lenet5-quick small.safetensors --out both.html --force"): TRAINS,
+    (
+        "experiments.md",
+        "secateur reproduce table-lenet --plan # what is left to run, and how long it takes on this machine",
+    ): TRAINS,
+    ("experiments.md", "secateur reproduce table-lenet --runs runs # run or resume it, then write the table"): TRAINS,
+    ("experiments.md", "secateur reproduce all --quick # miniatures of all of them"): TRAINS,
+    ("reproduction.md", "secateur reproduce table-lenet --plan"): TRAINS,
+    ("reproduction.md", "secateur reproduce table-lenet --runs runs"): TRAINS,
     ("experiments.md", "secateur train resnet20 --set train.epochs=20 --out runs/short"): TRAINS,
 }
 NETWORK = """

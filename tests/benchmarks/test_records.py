@@ -13,11 +13,13 @@ import pytest
 
 import coverage_page
 import quality_page
+import reproduction
 from catalogue import BENCHMARKS, BY_NAME
 from environment import Rows, as_text, read_record
 from history import ROOT, TAKEN_APART, path_of
 
 RECORDS = sorted((ROOT / "results").glob("*.json"))
+STORED = sorted((ROOT / "results" / "reproduction").glob("*.json"))
 PARTIAL = sorted((ROOT / "results" / "partial").glob("*.jsonl"))
 ROWS = {  # where the rows are in a record, and what identifies a row
     "quality": ("records", ("network", "method", "budget", "repeat")),
@@ -59,7 +61,7 @@ def test_rows_belong_to_a_run(path: Path) -> None:
             check_provenance(line["run"], BY_NAME[path.stem].packages)
 
 
-@pytest.mark.parametrize("path", [*RECORDS, *PARTIAL], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*RECORDS, *PARTIAL, *STORED], ids=lambda path: path.name)
 def test_no_record_names_a_folder_of_a_machine(path: Path) -> None:
     assert not re.search(r"/(work|tmp|root|home|Users)/", path.read_text())
 
@@ -116,3 +118,8 @@ def test_the_page_of_quality_is_made_from_the_records() -> None:
 
 def test_the_page_of_coverage_is_made_from_the_record() -> None:
     assert (ROOT / "docs" / "coverage.md").read_text() == coverage_page.page(read_record("coverage"))
+
+
+def test_the_page_of_the_reproduction_is_made_from_its_records() -> None:
+    assert reproduction.PAGE.read_text() == reproduction.page()
+    assert [path.stem for path in STORED] == read_record("reproduction")["stored"]

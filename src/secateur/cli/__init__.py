@@ -23,6 +23,7 @@ from secateur.cli import (
     inspect,
     prune,
     report,
+    reproduce,
     runs,
     theory,
 )
@@ -64,6 +65,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     runs.sweep: "secateur sweep lenet5-quick --set train.epochs=3",
     report.report: "secateur report runs/lenet5-quick --out page.html",
     figure.figure: "secateur figure runs/lenet5-quick --chart macs --out figure.pdf",
+    reproduce.reproduce: "secateur reproduce table-lenet --quick",
     demo.demo: "secateur demo",
     doctor.doctor: "secateur doctor",
 }

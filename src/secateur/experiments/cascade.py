@@ -70,7 +70,8 @@ def train_original(recipe: Recipe, number: int, folder: Path, data: Parts, *, pr
         model, source = build(recipe.network, data.weights), {"weights": file_identity(data.weights)}
     else:
         model, source = _fresh(recipe, number), {}
-        _train(recipe, recipe.train, model, data, path, _seed(recipe, number, 0), progress)
+        if recipe.train.epochs:
+            _train(recipe, recipe.train, model, data, path, _seed(recipe, number, 0), progress)
     counted = cost(model, _example(data.train))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     write_atomic(path.with_suffix(".safetensors"), safetensors.torch.save(state))

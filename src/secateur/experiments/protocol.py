@@ -17,7 +17,7 @@ def origin(recipe: Recipe) -> dict[str, str]:
     'trained on mnist: 40 epochs, batch 64, sgd 0.01, momentum 0.9, weight decay 0.0001, x0.1 after 25, 35'
     """
     trained = f"trained on {recipe.data}: {training(recipe.train, recipe.batch)}"
-    start = f"weights {recipe.weights}" if recipe.weights else trained
+    start = f"weights {recipe.weights}" if recipe.weights else trained if recipe.train.epochs else "not trained"
     if recipe.validation == "test":
         start += "; half of the test data is used for validation, the other half for testing"
     return {"original": start, "secateur": __version__}
