@@ -14,7 +14,7 @@ from secateur.data.images import ImageFiles
 from secateur.errors import UsageError
 
 Task = Literal["classification", "regression"]
-Augment = Literal["none", "pad-crop-flip"]
+Augment = Literal["none", "pad-crop-flip", "resized-crop-flip"]
 PARTS = ("train", "validation", "test", "train+validation")
 
 

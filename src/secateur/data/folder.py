@@ -37,7 +37,7 @@ def read_folder(folder: Path, part: str, seed: int, size: int) -> Data:
     numbered = {name: number for number, name in enumerate(classes)}
     targets = torch.tensor([numbered[str(label)] for _, label in chosen])
     images = ImageFiles(tuple(file for file, _ in chosen), (size, size))
-    return Data(images, targets, IMAGENET_MEAN, IMAGENET_STD, classes)
+    return Data(images, targets, IMAGENET_MEAN, IMAGENET_STD, classes, augment="resized-crop-flip")
 
 
 def _part(sets: dict[str, Labelled], part: str, seed: int) -> Labelled:

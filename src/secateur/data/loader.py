@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from secateur.data.base import Data
+from secateur.data.base import Augment, Data
+from secateur.data.images import ImageFiles
 from secateur.errors import UsageError
 
 PADDING = 4
@@ -29,7 +30,7 @@ class Batches:
         data: the images and targets.
         batch_size: of this process.
         shuffle: whether each epoch has a random order of its own.
-        augment: crop and flip at random, if that is usual for the data (`data.augment`).
+        augment: crop and flip at random, as is usual for the data (`data.augment`).
         seed: of the order and the augmentation.
         device: where x and y are put; the CPU by default.
         drop_last: leave out the last batch of an epoch if it is smaller.
@@ -51,7 +52,7 @@ class Batches:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         self.data, self.shuffle, self.seed, self.device = data, shuffle, seed, device
-        self.augment = augment and data.augment == "pad-crop-flip"
+        self.augment: Augment = data.augment if augment else "none"
         self.rank, self.world = shard
         if not 0 <= self.rank < self.world:
             raise UsageError(f"shard is {shard}", remedy="pass (rank, world) with rank from 0 to world - 1")
@@ -75,11 +76,16 @@ class Batches:
         total = len(self.data)
         source = torch.Generator().manual_seed(_mixed(self.seed, number))
         order = torch.randperm(total, generator=source) if self.shuffle else torch.arange(total)
-        moves = draw_moves(total, source) if self.augment else None
+        moves = draw_moves(total, source) if self.augment == "pad-crop-flip" else None
+        files = self.data.images if isinstance(self.data.images, ImageFiles) else None
+        draws = torch.rand(5, total, generator=source) if self.augment == "resized-crop-flip" and files else None
         for batch in range(start, self.count):
             together = torch.arange(batch * self.together, min((batch + 1) * self.together, total))
             positions = together.tensor_split(self.world)[self.rank]
-            images = self.data.images[order[positions]]
+            if files and draws is not None:
+                images = files.crops(order[positions], draws[:, positions])
+            else:
+                images = self.data.images[order[positions]]
             if moves is not None:
                 images = crop_and_flip(images, moves[:, positions])
             images, targets = images.to(self.device), self.data.targets[order[positions]].to(self.device)
