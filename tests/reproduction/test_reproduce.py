@@ -67,8 +67,9 @@ def test_plan_run_resume_and_render(runs: Path, data: Path, tmp_path: Path) -> N
 
 
 def test_curves_are_drawn_in_three_formats(runs: Path, data: Path, tmp_path: Path) -> None:
-    run(CURVES, "quick", runs, data_root=data)
+    run(replace(CURVES, timed=True), "quick", runs, data_root=data)
     found = rendered(CURVES, "quick", runs)
+    assert all(row["ms, batch 1"] > 0 and row["latency kept"] > 0 for row in found.rows)
     assert [chart.name for chart in found.charts] == ["small-curves-small-pruned", "small-curves-small-retrained"]
     written = {path.name: path for path in found.write(tmp_path)}
     for chart in found.charts:

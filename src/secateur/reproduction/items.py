@@ -52,6 +52,7 @@ class Item:
         rows: of a table, which networks are selected: "within 0.5" (and 1, 2, 4), "original", "lowest".
         stage: of curves, whether networks are shown before (`pruned`) or after retraining (`retrained`).
         methods: that are shown, in this order; all if empty.
+        timed: whether the networks are timed too, at batch 1 on one thread.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Item:
     rows: tuple[str, ...] = ("within 0.5",)
     stage: tuple[str, ...] = ("retrained",)
     methods: tuple[str, ...] = ()
+    timed: bool = False
     published: tuple[Published, ...] = ()
     note: str = ""
 

@@ -34,6 +34,8 @@ class Point:
     validation_change: float
     pruned: float  # error before retraining
     pruned_spread: float
+    ms: float | None = None  # latency at batch 1
+    latency: float | None = None  # as a part of the original's
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ def results(label: str, records: Records) -> Results:
         original_spread=_spread(errors),
         original5=_error5(tests),
         networks=len(errors),
-        points=tuple(_point(method, several, originals) for (method, _), several in sorted(steps.items())),
+        points=tuple(
+            _point(method, several, originals, records.latency) for (method, _), several in sorted(steps.items())
+        ),
         missing=records.missing,
     )
 
@@ -120,7 +124,12 @@ def _points(row: str) -> float:
     return float(words[1])
 
 
-def _point(method: str, records: Sequence[Mapping[str, Any]], originals: Mapping[int, Mapping[str, Any]]) -> Point:
+def _point(
+    method: str,
+    records: Sequence[Mapping[str, Any]],
+    originals: Mapping[int, Mapping[str, Any]],
+    times: Mapping[str, Any],
+) -> Point:
     own = [originals[record["network"]] for record in records]
     after = [record["retrained"]["test"] for record in records]
     before = [error(record["pruned"]["test"]) for record in records]
@@ -141,7 +150,15 @@ def _point(method: str, records: Sequence[Mapping[str, Any]], originals: Mapping
         validation_change=_mean(value - error(one["validation"]) for value, one in zip(checks, own, strict=True)),
         pruned=_mean(before),
         pruned_spread=_spread(before),
+        ms=_latency(records, times, "ms"),
+        latency=_latency(records, times, "kept"),
     )
+
+
+def _latency(records: Sequence[Mapping[str, Any]], times: Mapping[str, Any], what: str) -> float | None:
+    """Return the mean of a time over the networks; None if one of them was not timed."""
+    found = [times[record["path"]][what] for record in records if record.get("path") in times]
+    return _mean(found) if found and len(found) == len(records) else None
 
 
 def _error5(figures: Sequence[Mapping[str, Any]]) -> float | None:

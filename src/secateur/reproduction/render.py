@@ -139,6 +139,7 @@ def points_table(item: Item, found: Sequence[Results]) -> list[dict[str, Any]]:
             "before retraining": round(point.pruned, 6),
             "after retraining": round(point.error, 6),
             "sd": round(point.spread, 6),
+            **({} if point.ms is None else {"ms, batch 1": round(point.ms, 3), "latency kept": _part(point.latency)}),
             "networks": point.networks,
             "protocol": one.protocol,
         }
@@ -168,6 +169,10 @@ def settings_table(recipes: Sequence[tuple[str, Recipe]]) -> list[dict[str, Any]
     ):
         rows.append({"setting": name, **dict(zip((label for label, _ in recipes), values, strict=True))})
     return rows
+
+
+def _part(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _value(point: Point, stage: str) -> float:

@@ -13,6 +13,8 @@ from secateur.experiments import recipe as recipes
 from secateur.experiments.sweep import Engine, sweep
 from secateur.report import figures
 from secateur.report.charts import Chart
+from secateur.report.latency import measure_latency
+from secateur.report.records import read_records
 from secateur.reproduction import allocation, render
 from secateur.reproduction.estimate import Task, tasks
 from secateur.reproduction.items import Item, Run
@@ -139,6 +141,8 @@ def run(
             progress=progress,
             done=lambda task, name=name: log(f"{name}: {task}"),  # type: ignore[misc]
         )
+        if item.timed:
+            measure_latency(read_records(runs / name), progress=progress)
 
 
 def rendered(item: Item, size: Size, runs: Path) -> Rendered:
