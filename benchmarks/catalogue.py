@@ -75,6 +75,7 @@ BENCHMARKS = (
     Benchmark("sensitivity_kinds", PRUNE, DATA),
     Benchmark("random_architectures", CUT),
     Benchmark("coverage", CUT, packages=("torchvision", "timm", "torch-pruning")),
+    Benchmark("few_samples", PRUNE, DATA, packages=("torchvision",)),
     Benchmark("quality", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
     Benchmark("reproduction", (*PRUNE, "secateur.experiments", "secateur.training"), RUNS),
 )

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from checkpoints import IMAGENET, scale, trained
+from checkpoints import IMAGENET, Scale, scale, trained
 from environment import Rows, add_data_option, add_keep_option, options, peak_mb, prepare, write_record
 
 OURS = "residual+repair"
@@ -87,12 +87,12 @@ def imagenet(work: Work, root: Path, repeat: int) -> Images:
     return Images(trained(work.name, root), x, y, [pictures(tests[i : i + 50]) for i in range(0, len(tests), 50)])
 
 
-def pictures(files: list[Path]) -> tuple[Tensor, Tensor]:
-    """Return the images in these files, scaled as for ImageNet, and their classes."""
+def pictures(files: list[Path], scaled: Scale = IMAGENET) -> tuple[Tensor, Tensor]:
+    """Return the images in these files, scaled, and their classes."""
     import numpy as np
     from PIL import Image
 
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in IMAGENET)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in scaled)
     pixels = [torch.from_numpy(np.array(Image.open(f).convert("RGB"))).permute(2, 0, 1) for f in files]
     return (torch.stack(pixels).float() / 255 - mean) / std, torch.tensor([int(f.name.split("_")[0]) for f in files])
 

@@ -23,6 +23,7 @@ STORED = sorted((ROOT / "results" / "reproduction").glob("*.json"))
 PARTIAL = sorted((ROOT / "results" / "partial").glob("*.jsonl"))
 ROWS = {  # where the rows are in a record, and what identifies a row
     "quality": ("records", ("network", "method", "budget", "repeat")),
+    "few_samples": ("rows", ("network", "budget", "samples", "seed", "variant")),
     "coverage": ("records", ("network", "tool")),
     "sensitivity_kinds": ("rows", ("repeat", "method", "budget", "repair")),
     "guarantee": ("layers", ("layer",)),

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import secateur as sc
 from secateur.network.batches import (
+    EVERY,
     batch_size,
     calls,
     eval_outputs,
@@ -171,6 +172,15 @@ def test_every_fourth_sample_is_held_out_across_batches() -> None:
     assert held.tolist() == [3, 7] and options == {"k": 3}
     assert held_out_samples(hold_out([((x[:3],), {})])) == []
     assert fitted_samples(hold_out([((x[i : i + 1],), {}) for i in range(4)]))[-1][0][0].tolist() == [2]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 40])
+def test_folds_are_disjoint_and_of_equal_size(size: int) -> None:
+    parts = hold_out([((part,), {}) for part in torch.arange(40.0).split(size)])
+    folds = [torch.cat([part.batch[0][0][part.folds[i]] for part in parts]).tolist() for i in range(EVERY)]
+    assert sorted(number for fold in folds for number in fold) == list(range(40))
+    assert all(len(fold) == 10 for fold in folds)
+    assert folds[-1] == torch.cat([args[0] for args, _ in held_out_samples(parts)]).tolist()
 
 
 def test_a_split_holds_all_samples_in_order() -> None:

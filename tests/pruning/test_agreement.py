@@ -179,6 +179,15 @@ def test_low_agreement_is_a_warning_with_what_helps() -> None:
     assert "repair=True" in low.notes(repaired=False)[0]
 
 
+def test_a_collapse_is_reported_as_such() -> None:
+    half = Agreement(samples=100, divergence=2.0, same=50, low=0.4, high=0.6)
+    assert half.notes(repaired=True)[0].startswith("low agreement")
+    (note,) = replace(half, same=49).notes(repaired=True)
+    assert note.startswith("the network has collapsed: it gives the original's answer for only 49.0% of unused samples")
+    assert note.endswith("this budget is out of reach without training the network further: choose a milder one")
+    assert "without a repair (repair=True) or without training" in replace(half, same=49).notes(repaired=False)[0]
+
+
 IMAGES, LABELS = digits("calibration")
 
 
@@ -269,7 +278,9 @@ def test_without_samples_left_over_the_summary_says_how_to_get_the_figure(data: 
 def test_a_budget_that_ruins_the_network_is_reported() -> None:
     res = pruned(IMAGES[:200], budget="1%", method="ft")
     assert res.agreement is not None and res.agreement.share is not None and res.agreement.share < 0.9
-    assert "Note: low agreement: the smaller network gives the original's answer for only" in words(res)
+    collapsed = "has collapsed: it gives the original's answer for only" in words(res)
+    assert collapsed == (res.agreement.share < 0.5)
+    assert collapsed or "Note: low agreement: the smaller network gives the original's answer for only" in words(res)
 
 
 def test_a_network_that_was_not_cut_is_not_measured() -> None:

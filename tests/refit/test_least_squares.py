@@ -1,4 +1,4 @@
-"""Ridge regression against the raw rows: normal equations, limits, held-out rows, the dual form."""
+"""Ridge regression against the raw rows: normal equations, limits, cross-validation, the dual form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from secateur.errors import SecateurError
+from secateur.network.batches import EVERY
 from secateur.network.precision import at_least_float32
 from secateur.refit import least_squares as ridge
 from secateur.refit.least_squares import RATIOS, Dual, Fitted, Moments, Normal, factor
@@ -110,24 +111,35 @@ def test_halves_are_summed_in_single_precision(kind: torch.dtype) -> None:
 def fitted(kind: type[Normal] | type[Dual], x: Tensor, t: Tensor, old: Tensor, constant: bool = True) -> Fitted:
     fit = kind(old)
     for number, (rows, targets) in enumerate(zip(x.split(5, 1), t.split(5, 1), strict=True)):
-        fit.add(rows, targets, number % 4 == 3)
+        fit.add(rows, targets, number % EVERY)
     return fit.fit(constant)
 
 
-def parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that are fitted and those that are held out."""
-    several = x.split(5, 1)
-    held = [part for number, part in enumerate(several) if number % 4 == 3]
-    return torch.cat([part for number, part in enumerate(several) if number % 4 != 3], 1), torch.cat(held, 1)
+def without(x: Tensor, fold: int) -> tuple[Tensor, Tensor]:
+    """The rows of the other folds, and those of this one."""
+    several = list(enumerate(x.split(5, 1)))
+    own = [part for number, part in several if number % EVERY == fold]
+    return torch.cat([part for number, part in several if number % EVERY != fold], 1), torch.cat(own, 1)
+
+
+def slow_folds(x: Tensor, t: Tensor, old: Tensor, ratio: float, constant: bool) -> tuple[Tensor, Tensor]:
+    """The mean of the fits without one fold each, and the sum of their squared errors on those folds."""
+    weights, errors = [], torch.zeros(old.shape[:2]).double()
+    for fold in range(EVERY):
+        (seen, held), (goal, held_goal) = without(x, fold), without(t, fold)
+        weight = torch.from_numpy(slow_solution(seen, goal, old, ratio, constant))
+        errors += (held_goal - held @ weight[..., :-1].mT - weight[..., None, :, -1]).square().sum(1)
+        weights.append(weight)
+    return torch.stack(weights).mean(0), errors
 
 
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("kind", [Normal, Dual])
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**32 - 1), m=st.integers(20, 60), n=st.integers(1, 30), noise=st.sampled_from([0.0, 0.1, 10.0])
 )
-def test_held_out_rows_choose_the_ridge_and_never_get_worse(
+def test_cross_validation_chooses_the_ridge_of_each_output(
     kind: type[Normal] | type[Dual], constant: bool, seed: int, m: int, n: int, noise: float
 ) -> None:
     torch.manual_seed(seed)
@@ -136,27 +148,27 @@ def test_held_out_rows_choose_the_ridge_and_never_get_worse(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ridge, "FINE", (1e-9,))  # normal equations of fewer rows than inputs do not resolve 1e-12
         found = fitted(kind, x, t, old, constant)
-    (seen, held), (goal, held_goal) = parts(x), parts(t)
-
-    def error(weight: Tensor) -> Tensor:
-        return (held_goal - held @ weight[..., :-1].mT - weight[..., None, :, -1]).square().mean(1)
-
+    before = (t - x @ old[..., :-1].mT - old[..., None, :, -1]).square().mean(1)
     assert (found.after <= found.before).all()
-    torch.testing.assert_close(found.before, error(old))
-    torch.testing.assert_close(found.energy, held_goal.square().mean(1))
-    trials = [torch.from_numpy(slow_solution(seen, goal, old, r, constant)) for r in (1e-9, *RATIOS)]
-    best = torch.stack([error(old), *map(error, trials)]).min(0).values
+    torch.testing.assert_close(found.before, before)
+    torch.testing.assert_close(found.energy, t.square().mean(1))
+    best = before
+    for r in RATIOS if kind is Dual else (*RATIOS, 1e-9):
+        errors = slow_folds(x, t, old, r, constant)[1] / m
+        better, best = errors < best, torch.minimum(errors, best)
+        if not better.any():
+            break
     torch.testing.assert_close(found.after, best, rtol=1e-3, atol=1e-9 * float(found.energy.max()))
 
 
-def test_in_the_end_all_rows_are_fitted() -> None:
-    x, t, old = problem()
-    found = fitted(Normal, x, t, old)
-    for g, o in np.ndindex(*found.ratio.shape):
-        ratio = float(found.ratio[g, o])
+@pytest.mark.parametrize("kind", [Normal, Dual])
+def test_the_weights_are_the_mean_of_the_fits_without_one_fold_each(kind: type[Normal] | type[Dual]) -> None:
+    x, t, old = problem(1)
+    found = fitted(kind, x, t, old)
+    for output, ratio in enumerate(found.ratio[0].tolist()):
         assert ratio in (*ridge.FINE, *RATIOS)
-        wanted = slow_solution(x[g : g + 1], t[g : g + 1, :, o : o + 1], old[g : g + 1, o : o + 1], ratio, True)
-        np.testing.assert_allclose(found.weight[g, o], wanted[0, 0], rtol=1e-5, atol=1e-6)
+        wanted, _ = slow_folds(x, t[..., output : output + 1], old[:, output : output + 1], ratio, True)
+        torch.testing.assert_close(found.weight[:, output : output + 1], wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [Normal, Dual])
@@ -192,14 +204,12 @@ def test_an_old_weight_that_no_fit_betters_stays() -> None:
 @pytest.mark.parametrize("constant", [True, False])
 def test_the_dual_form_is_the_same_fit(constant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     x, t, old = problem(1, 40, 60)
+    monkeypatch.setattr(ridge, "FINE", ())
     for r in RATIOS:
         monkeypatch.setattr(ridge, "RATIOS", (r,))
-        monkeypatch.setattr(ridge, "FINE", ())
-        found, (seen, _), (goal, _) = fitted(Dual, x, t, old, constant), parts(x), parts(t)
-        wanted = solved(seen, goal, old, r, constant)
-        better = found.ratio[0] == r
-        torch.testing.assert_close(found.weight[0, better], wanted[0, better], rtol=1e-4, atol=1e-5)
-        assert better.any() or r == RATIOS[0]
+        found, wanted = (fitted(kind, x, t, old, constant) for kind in (Dual, Normal))
+        assert torch.equal(found.ratio, wanted.ratio) and (found.ratio == r).any()
+        torch.testing.assert_close(found.weight, wanted.weight, rtol=1e-4, atol=1e-5)
 
 
 def test_the_dual_form_keeps_a_limited_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,10 +217,11 @@ def test_the_dual_form_keeps_a_limited_number_of_rows(monkeypatch: pytest.Monkey
     x, t, old = problem(1, 100, 30)
     fit = Dual(old)
     for number, (rows, targets) in enumerate(zip(x.split(5, 1), t.split(5, 1), strict=True)):
-        fit.add(rows, targets, number % 4 == 3)
-    assert sum(len(rows) for rows, _ in fit.rows[False]) == 16 and sum(len(rows) for rows, _ in fit.rows[True]) == 4
+        fit.add(rows, targets, number % EVERY)
+    assert fit.counts == [4, 4, 4, 4]
     found = fit.fit(True)
-    torch.testing.assert_close(found.energy[0], parts(t)[1][0, :4].square().mean(0))
+    kept = torch.cat([t[0, 5 * fold : 5 * fold + 4] for fold in range(EVERY)])
+    torch.testing.assert_close(found.energy[0], kept.square().mean(0))
 
 
 @pytest.mark.parametrize("kind", [Normal, Dual])
@@ -226,12 +237,26 @@ def test_inputs_that_are_zero_or_constant(kind: type[Normal] | type[Dual]) -> No
 
 
 @pytest.mark.parametrize("kind", [Normal, Dual])
-def test_without_held_out_rows_nothing_changes(kind: type[Normal] | type[Dual]) -> None:
+def test_with_rows_in_a_single_fold_nothing_changes(kind: type[Normal] | type[Dual]) -> None:
     x, t, old = problem(1)
     fit = kind(old)
-    fit.add(x, t, False)
+    fit.add(x, t, 0)
     found = fit.fit(True)
-    assert torch.equal(found.weight, old) and found.ratio.isinf().all() and not found.before.any()
+    assert torch.equal(found.weight, old) and found.ratio.isinf().all() and torch.equal(found.after, found.before)
+
+
+@pytest.mark.parametrize("kind", [Normal, Dual])
+def test_a_fold_may_be_empty(kind: type[Normal] | type[Dual]) -> None:
+    x, t, old = problem(1)
+    fit = kind(old)
+    fit.add(x[:, :30], t[:, :30], 1)
+    fit.add(x[:, 30:], t[:, 30:], 3)
+    found = fit.fit(True)
+    halves = [(x[:, 30:], t[:, 30:]), (x[:, :30], t[:, :30])]
+    for output, ratio in enumerate(found.ratio[0].tolist()):
+        own = slice(output, output + 1)
+        wanted = [slow_solution(rows, goal[..., own], old[:, own], ratio, True) for rows, goal in halves]
+        np.testing.assert_allclose(found.weight[:, own], np.mean(wanted, 0), rtol=1e-5, atol=1e-6)
 
 
 def test_the_factor_of_matrices_that_rounding_has_made_indefinite() -> None:

@@ -27,6 +27,13 @@ class SplitBatch:
 
     batch: Call
     fitted: int
+    first: int = 0  # the number of fitted samples in the batches before it
+
+    @property
+    def folds(self) -> list[slice]:
+        """The samples in EVERY folds for cross-validation: the fitted ones in turn, and the held-out ones last."""
+        parts = EVERY - 1
+        return [*(slice((i - self.first) % parts, self.fitted, parts) for i in range(parts)), slice(self.fitted, None)]
 
 
 def calls(
@@ -131,11 +138,12 @@ def split(batches: Iterable[Call], size: int = BATCH) -> Iterator[Call]:
 
 def hold_out(batches: Iterable[Call]) -> list[SplitBatch]:
     """Return the batches, each with its held-out samples, one in four, behind the others."""
-    parts, first = [], 0
+    parts, first, fitted = [], 0, 0
     for batch in batches:
         held = torch.arange(first, first + batch_size(batch)) % EVERY == EVERY - 1
-        parts.append(SplitBatch(take(batch, held.int().argsort(stable=True)), fitted=int((~held).sum())))
+        parts.append(SplitBatch(take(batch, held.int().argsort(stable=True)), int((~held).sum()), fitted))
         first += len(held)
+        fitted += parts[-1].fitted
     return parts
 
 

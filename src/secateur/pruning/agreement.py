@@ -18,6 +18,7 @@ from secateur.pruning.pool import Pair
 
 UNUSED = 256  # samples, at most, that pruning sets aside to measure agreement on
 LOW = 0.9  # agreement below it comes with a warning
+COLLAPSED = 0.5  # and below this, with the remark that the budget is out of reach
 TAIL = 0.025  # on each side of the 95% interval
 
 
@@ -69,13 +70,20 @@ class Agreement:
         )
 
     def notes(self, *, repaired: bool) -> tuple[str, ...]:
-        """Return a warning if the agreement is low, and a remark on samples that were left out.
+        """Return a warning if the agreement is low, or that the network has collapsed, and which samples were left out.
 
         Args:
             repaired: whether the smaller network was repaired.
         """
         notes = []
-        if self.share is not None and self.share < LOW:
+        if self.share is not None and self.share < COLLAPSED:
+            repair = "" if repaired else "without a repair (repair=True) or "
+            notes.append(
+                f"the network has collapsed: it gives the original's answer for only {self.share:.1%} of unused "
+                f"samples; this budget is out of reach {repair}without training the network further: choose a milder "
+                "one"
+            )
+        elif self.share is not None and self.share < LOW:
             help_ = "more calibration samples (samples=) and a milder budget"
             notes.append(
                 f"low agreement: the smaller network gives the original's answer for only {self.share:.1%} of unused "

@@ -211,14 +211,14 @@ def repaired(repair: Repair) -> str:
     """Return what the repair did, as a sentence.
 
     >>> repaired(res.repair)
-    'Repaired: 20 of 20 layers refitted; output divergence 0.052, without repair 1.3, on samples that chose the ridge
-    and took part in the last fit.'
+    'Repaired: 20 of 20 layers refitted; output divergence 0.052, without repair 1.3, on samples that took part
+    in the fits.'
     """
     changed = sum(layer.kept < layer.outputs for layer in repair.layers)
     norms = ", norm statistics re-estimated" if repair.norms else ""
     return (
         f"Repaired: {changed} of {len(repair.layers)} layers refitted{norms}; output divergence {repair.after:.2g}, "
-        f"without repair {repair.before:.2g}, on samples that chose the ridge and took part in the last fit."
+        f"without repair {repair.before:.2g}, on samples that took part in the fits."
     )
 
 

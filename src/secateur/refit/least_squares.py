@@ -1,4 +1,4 @@
-"""Ridge regression towards the old weights, with the ridge chosen on held-out samples.
+"""Ridge regression towards the old weights, with the ridge chosen by cross-validation over the samples.
 
 All tensors have the groups of a layer in front: g groups, m rows, n inputs, o outputs. Weights [g, o, n + 1] have the
 constant last.
@@ -7,25 +7,30 @@ constant last.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from secateur.errors import SecateurError
+from secateur.network.batches import EVERY
 from secateur.network.precision import CHECK, at_least_float32
 
-RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ridges, as a share of the mean square of the inputs
-FINE = (1e-12, 1e-9)  # in double precision these too
+RATIOS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # ridges, as a share of the mean square of the inputs
+FINE = (1e-9, 1e-12)  # in double precision these too
+FEW = 0.1  # if fewer of the outputs are better with the next smaller ridge, none beyond it is tried
 ROWS = 1 << 15  # rows for second moments, if there are as many
 LARGEST = 6144  # inputs, up to which second moments are kept; beyond, the rows themselves
-DUAL_ROWS = 4096  # of those at most
+DUAL_ROWS = 4096  # of those at most, in all folds
 EXACT = 256  # a relative error of fewer units in the last place is rounding
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """New weights, and their errors on the held-out samples."""
+    """New weights, and their errors: on each sample, the error of the fit without the fold that it belongs to."""
 
     weight: Tensor  # [g, o, n + 1]
     before: Tensor  # [g, o], the mean square error of the old weights
@@ -119,31 +124,76 @@ def sample_positions(positions: int, rows: int, samples: int, source: torch.Gene
     return torch.randperm(positions, generator=source)[:wanted].sort().values
 
 
-class _Fit:
-    """The common part of both fits: the old weights and their errors."""
+class _Fit(ABC):
+    """The fit of a layer: towards its old weights, by a ridge that cross-validation over the samples chooses."""
 
     def __init__(self, old: Tensor) -> None:
         self.old = old  # [g, o, n + 1], in double precision
         self.eps = torch.finfo(torch.float32).eps
-        self.energy = torch.zeros_like(old[..., 0])  # of the held-out targets
+        self.energy = torch.zeros_like(old[..., 0])  # of the targets
+        self.counts = [0] * EVERY  # of the rows in each fold
 
-    def residual(self, x: Tensor, t: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
-        """Return the rows and the errors of the old weights: from sums, they would be differences of large numbers."""
-        if held_out:
-            self.energy += sum_of_squares(t)
+    def add(self, x: Tensor, t: Tensor, fold: int) -> None:
+        """Add rows x [g, m, n] with targets t [g, m, o] to a fold."""
         x, t = at_least_float32(x), at_least_float32(t)
-        self.eps = torch.finfo(x.dtype).eps
         old = self.old.to(x.dtype)
-        return x, t - x @ old[..., :-1].mT - old[..., None, :, -1]
+        gap = t - x @ old[..., :-1].mT - old[..., None, :, -1]  # from sums, it would be a difference of large numbers
+        self.eps = torch.finfo(x.dtype).eps
+        self.energy += sum_of_squares(t)
+        self.counts[fold] += x.shape[1]
+        self._keep(x, gap, fold)
+
+    def fit(self, constant: bool) -> Fitted:
+        """Return, for each output, the mean of the fits without one fold each, or the old weights.
+
+        The ridge of each output is the one with the least error on the folds that the fits have not seen.
+        """
+        folds = [fold for fold, count in enumerate(self.counts) if count]
+        change = self.old.new_zeros(*self.energy.shape, self._coefficients)
+        before = best = self._errors(dict.fromkeys(folds, change))
+        inexact = before > (EXACT * self.eps) ** 2 * self.energy  # otherwise the error is rounding
+        ratio = torch.full_like(best, torch.inf)
+        for r in self.ratios if len(folds) > 1 else ():
+            found = {fold: self._solve(fold, r, constant) for fold in folds}
+            errors = self._errors(found)
+            better = (errors < best) & inexact
+            best, ratio = torch.where(better, errors, best), torch.where(better, r, ratio)
+            change = torch.where(better[..., None], torch.stack(list(found.values())).mean(0), change)
+            if better.double().mean() < FEW:
+                break
+        weight = self.old if ratio.isinf().all() else self.old + self._as_weights(change)
+        count = max(1, sum(self.counts))
+        return Fitted(weight, before / count, best.clamp_min(0) / count, self.energy / count, ratio)
+
+    def _errors(self, changes: Mapping[int, Tensor]) -> Tensor:
+        """Return the sum of squared errors over all folds, each with its own change of the weights, [g, o]."""
+        return sum((self._error(fold, one) for fold, one in changes.items()), start=torch.zeros_like(self.energy))
 
     @property
     def ratios(self) -> tuple[float, ...]:
         """The ridges to try."""
-        return (*FINE, *RATIOS) if self.eps < 1e-10 else RATIOS
+        return (*RATIOS, *FINE) if self.eps < 1e-10 else RATIOS
 
-    def exact(self, error: Tensor, energy: Tensor) -> Tensor:
-        """Return where an error is only rounding."""
-        return error <= (EXACT * self.eps) ** 2 * energy
+    @property
+    @abstractmethod
+    def _coefficients(self) -> int:
+        """The number of coefficients of a fit."""
+
+    @abstractmethod
+    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
+        """Keep rows with the errors of the old weights, or their moments."""
+
+    @abstractmethod
+    def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
+        """Return the fit to all folds but this one, as a change of the old weights, [g, o, coefficients]."""
+
+    @abstractmethod
+    def _error(self, fold: int, change: Tensor) -> Tensor:
+        """Return the sum of squared errors of the changed weights on this fold, [g, o]."""
+
+    @abstractmethod
+    def _as_weights(self, change: Tensor) -> Tensor:
+        """Return a change, in the coefficients that `_solve` returns, as one of the weights, [g, o, n + 1]."""
 
 
 class Normal(_Fit):
@@ -152,65 +202,80 @@ class Normal(_Fit):
     def __init__(self, old: Tensor) -> None:
         super().__init__(old)
         groups, outputs, size = old.shape
-        self.fitted, self.held_out = (Moments.empty(groups, size - 1, outputs, old.device) for _ in range(2))
+        self.moments = [Moments.empty(groups, size - 1, outputs, old.device) for _ in range(EVERY)]
 
-    def add(self, x: Tensor, t: Tensor, held_out: bool) -> None:
-        """Add rows to fit, or held-out rows to choose the ridge by."""
-        (self.held_out if held_out else self.fitted).add(*self.residual(x, t, held_out))
+    @property
+    def _coefficients(self) -> int:
+        return self.old.shape[2]
 
-    def fit(self, constant: bool) -> Fitted:
-        """Return, for each output, the fit with the best ridge to all rows, or the old weights."""
-        held_out, together = self.held_out, self.fitted + self.held_out
-        before = held_out.energy
-        best, ratio = before.clone(), torch.full_like(before, torch.inf)
-        for r in self.ratios:
-            error = held_out.error(self.fitted.solve(r, constant))
-            ratio, best = torch.where(error < best, r, ratio), torch.minimum(error, best)
-        ratio[self.exact(before, self.energy)] = torch.inf
-        weight = self.old.clone()
-        for r in self.ratios:
-            rows = ratio == r
-            if rows.any():
-                weight[rows] += together.solve(r, constant)[rows]
-        best = torch.where(ratio.isinf(), before, best.clamp_min(0))
-        count = max(1, held_out.count)
-        return Fitted(weight, before / count, best / count, self.energy / count, ratio)
+    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
+        self.moments[fold].add(x, gap)
+
+    def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
+        first, *others = (one for i, one in enumerate(self.moments) if i != fold)
+        return sum(others, start=first).solve(ratio, constant)
+
+    def _error(self, fold: int, change: Tensor) -> Tensor:
+        return self.moments[fold].error(change)
+
+    def _as_weights(self, change: Tensor) -> Tensor:
+        return change
 
 
 class Dual(_Fit):
-    """The same fit from the products of rows with rows: for a layer that has more inputs than there are rows."""
+    """The same fit from the products of rows with rows: for a layer that has more inputs than there are rows.
+
+    Its coefficients are those of the rows, and the constant.
+    """
 
     def __init__(self, old: Tensor) -> None:
         super().__init__(old)
-        self.rows: dict[bool, list[tuple[Tensor, Tensor]]] = {False: [], True: []}
+        self.parts: list[tuple[Tensor, Tensor, int]] = []  # rows, the errors of the old weights, and their fold
 
-    def add(self, x: Tensor, t: Tensor, held_out: bool) -> None:
-        """Keep rows while there is room."""
-        room = (DUAL_ROWS // 4 if held_out else DUAL_ROWS) - sum(len(x) for x, _ in self.rows[held_out])
-        if room > 0:
-            rows, gap = self.residual(x[:, :room], t[:, :room], held_out)
-            self.rows[held_out].append((rows[0], gap[0]))
+    def add(self, x: Tensor, t: Tensor, fold: int) -> None:
+        """Add rows while there is room."""
+        if room := DUAL_ROWS // EVERY - self.counts[fold]:
+            super().add(x[:, :room], t[:, :room], fold)
 
-    def fit(self, constant: bool) -> Fitted:
-        """Return the same as `Normal.fit`, but without fitting the held-out rows."""
-        if not (self.rows[False] and self.rows[True]):
-            nothing = torch.zeros_like(self.energy)
-            return Fitted(self.old, nothing, nothing, self.energy, torch.full_like(nothing, torch.inf))
-        x, gap = (torch.cat(parts).double() for parts in zip(*self.rows[False], strict=True))
-        held_x, held_gap = (torch.cat(parts).double() for parts in zip(*self.rows[True], strict=True))
-        size = x.square().mean() * len(x)
-        centre, lift = (x.mean(0), gap.mean(0)) if constant else (torch.zeros_like(x[0]), torch.zeros_like(gap[0]))
-        x, gap = x - centre, gap - lift
-        products = x @ x.T
-        before, energy = held_gap.square().mean(0), self.energy[0] / len(held_x)
-        best, found, ratio = before, self.old.clone(), torch.full_like(before, torch.inf)
-        for r in self.ratios:
-            ridged = products.clone()
-            ridged.diagonal().add_(r * size if size > 0 else 1.0)
-            change = torch.cholesky_solve(gap, factor(ridged)).T @ x
-            change = torch.cat([change, (lift - change @ centre)[:, None]], 1)
-            error = (held_gap - held_x @ change[:, :-1].T - change[:, -1]).square().mean(0)
-            better = (error < best) & ~self.exact(before, energy)
-            best, ratio = torch.where(better, error, best), torch.where(better, r, ratio)
-            found[0] = torch.where(better[:, None], self.old[0] + change, found[0])
-        return Fitted(found, before[None], best[None], energy[None], ratio[None])
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The ridges to try; coefficients of rows do not resolve finer ones."""
+        return RATIOS
+
+    @property
+    def _coefficients(self) -> int:
+        return sum(self.counts) + 1
+
+    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
+        self.parts.append((x[0], gap[0], fold))
+
+    @cached_property
+    def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All rows, their errors, their folds, and the products of rows with rows."""
+        rows, gaps, folds = zip(*self.parts, strict=True)
+        x = torch.cat(rows).double()
+        numbers = torch.cat([torch.full((len(part),), fold) for part, fold in zip(rows, folds, strict=True)])
+        return x, torch.cat(gaps).double(), numbers.to(x.device), x @ x.T
+
+    def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
+        x, gap, folds, products = self._rows
+        others = (folds != fold).nonzero()[:, 0]
+        inner, goal = products[others][:, others], gap[others]
+        size = inner.diagonal().sum() / x.shape[1]
+        found = gap.new_zeros(1, gap.shape[1], len(x) + 1)
+        centre, lift = inner.mean(0), goal.mean(0)
+        if constant:
+            inner, goal = inner - centre - centre[:, None] + centre.mean(), goal - lift
+        inner.diagonal().add_(ratio * size if size > 0 else 1.0)
+        found[0, :, others] = torch.cholesky_solve(goal, factor(inner)).T
+        if constant:
+            found[0, :, -1] = lift - found[0, :, others] @ centre
+        return found
+
+    def _error(self, fold: int, change: Tensor) -> Tensor:
+        _, gap, folds, products = self._rows
+        own = folds == fold
+        return (gap[own] - products[own] @ change[0, :, :-1].T - change[0, :, -1]).square().sum(0)[None]
+
+    def _as_weights(self, change: Tensor) -> Tensor:
+        return torch.cat([change[..., :-1] @ self._rows[0], change[..., -1:]], 2)

@@ -47,7 +47,7 @@ TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not co
 
 @dataclass(frozen=True)
 class LayerRepair:
-    """The result of refitting one layer, on held-out samples."""
+    """The result of refitting one layer, by cross-validation: each sample's error is that of a fit without it."""
 
     name: str
     before: float  # mean square error over mean square of the target
@@ -60,8 +60,8 @@ class LayerRepair:
 class Repair:
     """The result of a repair.
 
-    `before` and `after` are output divergences from the original on every fourth sample. These samples chose the ridge
-    and took part in the last fit, so on fresh samples the divergence is larger.
+    `before` and `after` are output divergences from the original on every fourth sample. These samples took part in the
+    fits, so on fresh samples the divergence is larger.
     """
 
     layers: tuple[LayerRepair, ...]
@@ -89,9 +89,9 @@ def repair(
 
     Layer by layer from the input on, each is fitted by least squares from its input in the cut network to the output of
     the original's layer, or, where its output is added to a skip connection, to the output that makes the sum right. No
-    labels are used. The ridge is chosen on every fourth sample, which the first fits do not use; an output that no fit
-    improves there keeps its weights, the last fit uses all samples, and the network stays as cut if its output does not
-    come nearer to the original's on every fourth sample. Both networks are left unchanged.
+    labels are used. The ridge is chosen by cross-validation over four parts of the samples; an output that no fit
+    improves keeps its weights, the others get the mean of the fits without one part each, and the network stays as cut
+    if its output does not come nearer to the original's on every fourth sample. Both networks are left unchanged.
 
     Args:
         small: the cut network.
@@ -222,9 +222,9 @@ class _Fitter:
                 chosen = sample_positions(positions, max(ROWS, 16 * n), self.samples, self.source).to(target.device)
             columns = call.columns(chosen)  # [groups, samples, positions, n]
             targets = target[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
-            for held_out, which in ((False, slice(part.fitted)), (True, slice(part.fitted, None))):
+            for fold, which in enumerate(part.folds):
                 if targets[:, which].numel():
-                    sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), held_out)
+                    sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), fold)
         assert sums is not None
         found = sums.fit(layer.takes_constant)
         if not found.ratio.isinf().all():
@@ -290,7 +290,7 @@ def _best(
         repaired, result = renormed, replace(result, after=divergence, norms=True)
     if result.after < before:
         return repaired, result
-    note = "no repair brought the output nearer to the original's on held-out samples: the network is as cut"
+    note = "no repair brought the output nearer to the original's: the network is as cut"
     return duplicate(small), replace(result, after=before, norms=False, notes=(*result.notes, note))
 
 
