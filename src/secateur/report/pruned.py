@@ -188,8 +188,8 @@ def _repair(repair: Mapping[str, Any]) -> list[Block]:
     )
     before, after = finite(repair.get("before")), finite(repair.get("after"))
     text = (
-        f"Output divergence {number(after)} after the repair, {number(before)} without it, on samples that chose the "
-        "ridge and took part in the last fit; on fresh samples it is larger."
+        f"Output divergence {number(after)} after the repair, {number(before)} without it, on samples that took part "
+        "in the fits; on fresh samples it is larger."
     )
     table = Table(
         "repair",
