@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import secateur as sc
 from secateur.errors import UsageError
-from secateur.training.epochs import NotFinite
+from secateur.training.epochs import Diverged
 from secateur.training.learner import half_precision
 from secateur.training.loop import Epoch, Training, distributed, evaluate, learning_rate, train
 from support.training_cases import Epochs, in_two_processes, network, same, weights
@@ -201,7 +201,7 @@ def test_a_nan_loss_leaves_the_state_of_the_last_epoch(tmp_path: Path) -> None:
             yield from ((x * math.nan if number == 1 else x, y) for x, y in super().epoch(number))
 
     model, good = network(), network()
-    with pytest.raises(NotFinite, match=r"epoch 2, batch 1, .* after epoch 1 again"):
+    with pytest.raises(Diverged, match=r"epoch 2, batch 1, .* after epoch 1 again"):
         train(model, Breaking(), PLAIN, state_path=tmp_path / "state", log=tmp_path / "log")
     train(good, Epochs(), replace(PLAIN, epochs=1))
     assert same(weights(model), weights(good))
@@ -221,6 +221,14 @@ def test_a_learning_rate_that_diverges_is_reported_with_its_value() -> None:
             Training(epochs=9, lr=50.0, schedule="steps", loss="mse", memory_format="contiguous"),
         )
     assert all(tensor.isfinite().all() for tensor in weights(model).values()) and same(weights(model), before)
+
+
+def test_a_loss_that_grows_is_reported_before_it_is_infinite() -> None:
+    model, x = nn.Linear(3, 1), torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    settings = Training(epochs=60, lr=1.5, momentum=0.0, schedule="steps", loss="mse")
+    with pytest.raises(Diverged, match=r"has grown from .* to .* in epoch \d+, at a learning rate of 1.5; .* again"):
+        train(model, [(x, x.sum(1))], settings)
+    assert mse_loss(model(x)[:, 0], x.sum(1)) < 1e4
 
 
 def test_invalid_data_and_settings_are_refused() -> None:

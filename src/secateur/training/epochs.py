@@ -23,8 +23,8 @@ from secateur.training.learner import Learner
 from secateur.training.settings import Training
 
 
-class NotFinite(SecateurError):
-    """The loss is NaN or infinite."""
+class Diverged(SecateurError):
+    """The loss is NaN or infinite, or on its way there."""
 
 
 class Epochs:
@@ -72,7 +72,7 @@ class Epochs:
             good = copies(self.model)
         try:
             yield
-        except NotFinite:
+        except Diverged:
             put(self.model, good)
             raise
 

@@ -18,7 +18,7 @@ from secateur.network.processes import Process, check_agreement, copy_from_first
 from secateur.surgery.plan import Plan
 from secateur.training import resume
 from secateur.training.distillation import Teacher, weights_hash
-from secateur.training.epochs import Epochs, NotFinite
+from secateur.training.epochs import Diverged, Epochs
 from secateur.training.evaluation import (
     Evaluation,
     RunningMeans,
@@ -33,6 +33,7 @@ from secateur.training.learner import Learner
 from secateur.training.learning_rates import learning_rate
 from secateur.training.settings import Training
 
+GROWTH = 100  # a loss that is so many times that of the first epoch diverges
 OF_TEACHERS = ("temperature", "teacher_weight", "feature_weight")  # settings without a meaning otherwise
 
 __all__ = ["Epoch", "Evaluation", "Training", "TrainingResult", "distributed", "evaluate", "learning_rate", "train"]
@@ -176,6 +177,7 @@ def train(
             learner, stream = epochs.begin(epoch)
             with epochs.keeping_good_weights():
                 means, seconds = _one_epoch(learner, stream, epoch, length, bar)
+                _check_growth(means.loss, records, learner.rate)
             copy_from_first(epochs.buffers())  # the statistics of batch norms differ between processes
             with epochs.result_in_place():
                 found = None if validation is None else evaluate(inner, validation, loss=settings.loss, step=step)
@@ -304,11 +306,22 @@ def _length(batches: Any) -> int | None:
         return None
 
 
+def _check_growth(loss: float, records: Sequence[dict[str, Any]], rate: float) -> None:
+    """Refuse a loss that is finite and yet diverges."""
+    if records and loss > GROWTH * max(1.0, records[0]["loss"]):
+        raise Diverged(
+            f"the loss has grown from {records[0]['loss']:.3g} in the first epoch to {loss:.3g} in epoch "
+            f"{len(records) + 1}, at a learning rate of {rate:.3g}; the weights are "
+            f"those after epoch {len(records)} again",
+            remedy="lower lr, or set clip_norm; a state file has the last epoch before",
+        )
+
+
 def _check_finite(means: RunningMeans, epoch: int, rates: Sequence[float]) -> None:
     if means.not_finite is not None:
         rate = rates[means.not_finite - 1]
         weights = f"those after epoch {epoch}" if epoch else "those from before the training"
-        raise NotFinite(
+        raise Diverged(
             f"the loss is NaN or infinite in epoch {epoch + 1}, batch {means.not_finite}, at a learning rate of "
             f"{rate:.3g}; the weights are {weights} again",
             remedy="lower lr, set clip_norm, or look for NaN in the data; a state file has the last finite epoch",
