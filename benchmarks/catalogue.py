@@ -78,5 +78,8 @@ BENCHMARKS = (
     Benchmark("few_samples", PRUNE, DATA, packages=("torchvision",)),
     Benchmark("quality", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
     Benchmark("reproduction", (*PRUNE, "secateur.experiments", "secateur.training"), RUNS),
+    Benchmark(
+        "recovery", (*PRUNE, "secateur.training"), f"{DATA} {RUNS}/recovery", packages=("torchvision", "torch-pruning")
+    ),
 )
 BY_NAME = {benchmark.name: benchmark for benchmark in BENCHMARKS}

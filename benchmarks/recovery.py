@@ -11,11 +11,16 @@ others chose the defaults. Test images are met once, by the finished network. Tr
 epoch into the folder of runs, from where a killed run resumes.
 
 Rows with samples have that many unlabelled images and no others. Their starts are the cut network, or the repaired one.
+
+Trials are short runs, 2 epochs of 10,000 training images, with one setting changed; they meet validation images only.
+The checkpoints were trained on all 50,000 training images, validation images included. So validation accuracies compare
+retrainings with each other, and are too high in themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +36,8 @@ from environment import Rows, add_data_option, options, prepare, print_table, wr
 from quality import OURS, accuracy, prune_as
 from quality import _to_budget as torch_pruned
 
-BATCH, PARTS, CALIBRATION = 128, 4, 1024
+BATCH, PARTS, CALIBRATION, TRIAL_IMAGES = 128, 4, 1024, 10_000
+CUT_RATE = 1e-3  # learning rate of recovery from a network that was not repaired, which has further to go
 SPEED = 8e9  # multiply-accumulates per second, until a row says better
 
 
@@ -45,6 +51,7 @@ class Cell:
         epochs: of retraining on all training data.
         samples: instead, the number of unlabelled samples.
         recover: whether these samples are used for gradient steps too, after pruning and repair.
+        trial: settings that differ from the defaults, in a short run.
     """
 
     network: str
@@ -55,6 +62,7 @@ class Cell:
     epochs: int = 0
     samples: int = 0
     recover: bool = False
+    trial: str | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +71,7 @@ class Cell:
             how = f"{self.samples}-samples{'-recover' if self.recover else ''}"
         else:
             how = f"{self.epochs}-epochs{'-teacher' if self.teacher else ''}"
+            how += "" if self.trial is None else f"-trial {self.trial or 'defaults'}"
         return f"{self.network} {self.resource}-{self.budget:g} {self.start} {how}"
 
 
@@ -80,9 +89,37 @@ def few(network: str, budget: float, *samples: int) -> list[Cell]:
     return [Cell(network, "macs", budget, start, True, 0, n, recover) for n in samples for start, recover in starts]
 
 
+TRIALS = (
+    "",
+    "lr=0.02",
+    "lr=0.005",
+    "temperature=1.0",
+    "temperature=2.0",
+    "teacher_weight=1.0",
+    "feature_weight=0.0",
+    "feature_weight=1.0",
+    "schedule='cosine'",
+    "schedule='linear'",
+    "schedule='steps'",
+    "ema=0.98",
+    "label_smoothing=0.1",
+    "clip_norm=1.0",
+    "norm_batches=50",
+    "total_epochs=8, schedule='cosine'",
+    "optimizer='adam'",
+)
+
+
+def trials(network: str, budget: float) -> list[Cell]:
+    """Return the trials: the defaults with a teacher and without, and one setting changed at a time."""
+    taught = [Cell(network, "macs", budget, OURS, True, 2, trial=trial) for trial in TRIALS]
+    return [taught[0], *(replace(one, teacher=False) for one in taught[:3]), *taught[1:]]
+
+
 WORK = [
     *retrained("zoo:resnet20", 0.5, OURS, f"{OURS}-teacher", "pfp", "ft", "ft+repair", "ft-teacher"),
     *few("zoo:resnet20", 0.5, 512, 1024),
+    *trials("zoo:resnet20", 0.5),
     *few("zoo:resnet56", 0.5, 512, 1024),
     *retrained("zoo:resnet20", 0.5, OURS, epochs=20),
     *retrained("zoo:resnet56", 0.5, OURS, f"{OURS}-teacher", "ft"),
@@ -146,7 +183,8 @@ def started(cell: Cell, model: nn.Module, data: Sources, folder: Path) -> tuple[
     if cell.start.startswith("tp-"):
         small = torch_pruned(model, x[:1], cell.start, cell.budget * sc.cost(model, x[:1]).macs)
         return small, None, time.perf_counter() - before
-    path = folder / f"{_file_name(replace(cell, epochs=0, recover=False, teacher=True))}.safetensors"
+    same = replace(cell, epochs=0, recover=False, teacher=True, trial=None)  # rows that share this start
+    path = folder / f"{_file_name(same)}.safetensors"
     if not path.exists():
         batches = [(x[i : i + 64], y[i : i + 64]) for i in range(0, len(x), 64)]
         settings = sc.PruneSettings(samples=None, seed=0, delta=1e-16)
@@ -178,6 +216,10 @@ def retrain(cell: Cell, small: nn.Module, plan: Any, model: nn.Module, data: Sou
     from secateur.storage.files import read_json, write_json
 
     held_out = Batches(data.validation, 500, shuffle=False, augment=False, seed=0)
+    images = data.train if cell.trial is None else data.train.take(torch.arange(TRIAL_IMAGES))
+    changes = {} if not cell.trial else dict(eval(f"dict({cell.trial})"))
+    if "total_epochs" in changes:
+        changes["total_epochs"] *= PARTS
     curve_path = path.with_suffix(".curve.json")
     curve = read_json(curve_path) if curve_path.exists() else {}
 
@@ -190,8 +232,8 @@ def retrain(cell: Cell, small: nn.Module, plan: Any, model: nn.Module, data: Sou
 
     result = sc.train(
         small,
-        InParts(Batches(data.train, BATCH, shuffle=True, augment=True, seed=0), PARTS),
-        sc.Training(epochs=cell.epochs * PARTS),
+        InParts(Batches(images, BATCH, shuffle=True, augment=True, seed=0), PARTS),
+        sc.Training(epochs=cell.epochs * PARTS, **changes),
         teacher=model if cell.teacher else None,
         plan=plan,
         state_path=path.with_suffix(".state"),
@@ -219,15 +261,16 @@ def measure(cell: Cell, root: Path, folder: Path) -> dict[str, Any]:
         row["start_validation"] = accuracy(small, held_out)
         row |= retrain(cell, small, plan, model, data, folder / _file_name(cell))
     elif cell.recover:
-        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan)
+        rate = {"lr": CUT_RATE} if cell.start.endswith("-repair") else {}
+        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan, **rate)
         small = found.model
         row |= {"recover_minutes": round(found.seconds / 60, 1), "steps": found.steps}
         row |= {"divergence_before": found.before, "divergence_after": found.after}
-    return row | {"accuracy": accuracy(small, data.test)}
+    return row | {"accuracy": accuracy(small, data.test) if cell.trial is None else None}
 
 
 def _file_name(cell: Cell) -> str:
-    return cell.name.replace(":", "-").replace(" ", "_")
+    return re.sub(r"[^\w.+-]+", "_", cell.name)
 
 
 def missing(rows: Rows, only: str) -> list[Cell]:
@@ -237,7 +280,7 @@ def missing(rows: Rows, only: str) -> list[Cell]:
 
 
 def _cell(row: dict[str, Any]) -> Cell:
-    return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
+    return Cell(**{name: row.get(name) for name in Cell.__dataclass_fields__})
 
 
 def show_plan(rows: Rows, cells: list[Cell], root: Path) -> None:
@@ -251,7 +294,8 @@ def show_plan(rows: Rows, cells: list[Cell], root: Path) -> None:
             side = 32 if cell.network.startswith("zoo:") else 224
             costs[cell.network] = float(sc.cost(trained(cell.network, root), torch.zeros(1, 3, side, side)).macs)
         share = cell.budget if cell.resource == "macs" else 0.5
-        return 45_000 * cell.epochs * costs[cell.network] * (3 * share + cell.teacher)
+        images = 45_000 if cell.trial is None else TRIAL_IMAGES
+        return images * cell.epochs * costs[cell.network] * (3 * share + cell.teacher)
 
     known = [(work(cell), row["train_minutes"]) for row in rows.read() if (cell := _cell(row)).epochs]
     speed = sum(w for w, _ in known) / (60 * sum(m for _, m in known)) if known else SPEED

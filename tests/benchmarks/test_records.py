@@ -13,6 +13,7 @@ import pytest
 
 import coverage_page
 import quality_page
+import recovery_page
 import reproduction
 from catalogue import BENCHMARKS, BY_NAME
 from environment import Rows, as_text, read_record
@@ -25,6 +26,7 @@ ROWS = {  # where the rows are in a record, and what identifies a row
     "quality": ("records", ("network", "method", "budget", "repeat")),
     "few_samples": ("rows", ("network", "budget", "samples", "seed", "variant")),
     "coverage": ("records", ("network", "tool")),
+    "recovery": ("records", ("network", "budget", "start", "teacher", "epochs", "samples", "recover", "trial")),
     "sensitivity_kinds": ("rows", ("repeat", "method", "budget", "repair")),
     "guarantee": ("layers", ("layer",)),
     "train_lenets": ("networks", ("network", "seed")),
@@ -115,6 +117,10 @@ def test_a_record_has_the_last_row_of_each_kind(name: str) -> None:
 
 def test_the_page_of_quality_is_made_from_the_records() -> None:
     assert (ROOT / "docs" / "quality.md").read_text() == quality_page.page()
+
+
+def test_the_measurements_of_retraining_are_made_from_the_record() -> None:
+    assert recovery_page.PAGE.read_text() == recovery_page.page()
 
 
 def test_the_page_of_coverage_is_made_from_the_record() -> None:
