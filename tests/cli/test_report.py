@@ -56,6 +56,12 @@ def test_wrong_calls(folder: Path, small: Path, words: list[str], message: str) 
     assert result.exit_code == 2 and message in " ".join(result.stderr.split())
 
 
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="there is no folder in which nobody can write")
+def test_a_folder_in_which_nobody_can_write(folder: Path) -> None:
+    result = run("report", folder, "--out", "/proc/page.html")
+    assert result.exit_code in (1, 2) and "writ" in result.stderr and "remedy" in result.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_no_permission_to_write(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
