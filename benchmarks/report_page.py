@@ -2,9 +2,9 @@
 
 python benchmarks/report_page.py     # writes results/report_page.json
 
-The sweeps are written, not run: 5 methods and 10 targets, as many networks as give the number of runs. A page is open
-once its first chart is drawn. `open_seconds` is what a reader waits; `cpu_seconds` is the processor time of the page's
-main thread until then, which depends less on other work of the machine.
+The sweeps are written, not run: 5 methods and 10 targets, as many networks as give the number of runs. `open_seconds`
+is the time until text, tables and networks are there and can be used, `chart_seconds` until the first chart is drawn;
+`cpu_seconds` is the processor time of the page's main thread until then, which depends less on other work.
 """
 
 from __future__ import annotations
@@ -38,31 +38,33 @@ def measure(size: int, browser: Any, folder: Path) -> dict[str, Any]:
         started = time.perf_counter()
         page = write_page(folder / f"{size}.html", [read_source(source)], force=True)
         built.append(time.perf_counter() - started)
-    opened, cpu = zip(*(open_page(browser, page) for _ in range(OPENED)))
+    opened, drawn, cpu = zip(*(open_page(browser, page) for _ in range(OPENED)))
     return {
         "runs": networks * len(methods) * STEPS,
         "file_mb": round(page.stat().st_size / 1e6, 2),
         "build_seconds": round(statistics.median(built), 3),
         "open_seconds": round(statistics.median(opened), 3),
         "open_seconds_least": round(min(opened), 3),
+        "chart_seconds": round(statistics.median(drawn), 3),
         "cpu_seconds": round(statistics.median(cpu), 3),
         "other_work": f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors",
     }
 
 
-def open_page(browser: Any, page: Path) -> tuple[float, float]:
-    """Return the seconds until the first chart is drawn, and the processor time of the page until then."""
+def open_page(browser: Any, page: Path) -> tuple[float, float, float]:
+    """Return the seconds until the page can be used and until its first chart, and the processor time until then."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
     session = context.new_cdp_session(tab)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     started = time.perf_counter()
     tab.goto(page.as_uri())
+    usable = time.perf_counter() - started
     tab.wait_for_function(DRAWN)
     seconds = time.perf_counter() - started
     metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
     context.close()
-    return seconds, metrics["TaskDuration"]
+    return usable, seconds, metrics["TaskDuration"]
 
 
 def main() -> None:
@@ -85,12 +87,13 @@ def main() -> None:
             "build, s": "build_seconds",
             "open, s": "open_seconds",
             "least": "open_seconds_least",
+            "chart, s": "chart_seconds",
             "of the processor": "cpu_seconds",
         },
         rows,
     )
     row = next(row for row in rows if row["runs"] == REQUIRED_RUNS)
-    if row["file_mb"] >= LIMIT_MB or min(row["open_seconds"], row["cpu_seconds"]) >= LIMIT_SECONDS:
+    if row["file_mb"] >= LIMIT_MB or row["open_seconds"] >= LIMIT_SECONDS:
         raise SystemExit(f"the page of {REQUIRED_RUNS} runs is too large or opens too slowly: {row}")
 
 

@@ -94,6 +94,16 @@
     for (const { target, isIntersecting } of entries) if (isIntersecting) waiting.get(target)?.();
   }, { rootMargin: "300px" });
 
+  // Plotly takes most of the time that the page needs, so text, tables and networks come first.
+  const loadPlotly = () => {
+    if (window.Plotly) return;
+    const source = document.getElementById("plotly"), script = make("script");
+    script.textContent = source.textContent;
+    document.head.append(script);
+    source.remove();
+    waiting.forEach((draw, drawing) => seen.observe(drawing));
+  };
+
   function themed(layout, colours, small) {
     const axis = { automargin: true, gridcolor: colours.grid, linecolor: colours.line, tickcolor: colours.line, zeroline: false };
     return {
@@ -129,6 +139,7 @@
     const decoded = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
     const traces = () => chart().data.map((trace) => ({ ...trace, visible: !hidden.has(trace.legendgroup) }));
     const draw = () => {
+      if (!window.Plotly) return;
       drawn = true;
       waiting.delete(drawing);
       const names = new Map(chart().data.filter((trace) => trace.showlegend !== false).map((trace) => [trace.legendgroup, trace]));
@@ -148,7 +159,7 @@
     };
     select?.addEventListener("change", draw);
     waiting.set(drawing, draw);
-    seen.observe(drawing);
+    if (window.Plotly) seen.observe(drawing);
     return { update: (next) => { data = next; if (drawn) draw(); }, restyle: () => drawn && draw(), draw };
   }
 
@@ -342,7 +353,7 @@
     setTheme(next);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  addEventListener("beforeprint", () => { printing = true; components.forEach((one) => one.draw?.()); });
+  addEventListener("beforeprint", () => { printing = true; loadPlotly(); components.forEach((one) => one.draw?.()); });
   addEventListener("afterprint", () => { printing = false; restyle(); });
 
   // --- live: ask for news, and keep what the reader has sorted, filtered and switched off
@@ -377,5 +388,6 @@
   };
   mount();
   setTheme(THEMES.includes(remembered()) ? remembered() : "auto");
+  setTimeout(loadPlotly, 50);
   if ("live" in root.dataset) refresh();
 })();
