@@ -77,6 +77,15 @@ def test_figures_that_are_nan_are_gaps(folder: Path) -> None:
     page([result])  # JSON without NaN
 
 
+def test_the_caption_says_how_many_networks_a_mean_has(folder: Path) -> None:
+    assert "Means over 2 networks" in study(read_records(folder)).charts["params"].caption
+    (folder / "network-1/0-method/step-01.json").unlink()
+    assert "Means over up to 2 networks" in study(read_records(folder)).charts["params"].caption
+    for path in folder.glob("network-1/*/step-*.json"):
+        path.unlink()
+    assert "Means over" not in study(read_records(folder)).charts["params"].caption  # of one each, beside two originals
+
+
 def test_one_run(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "one", networks=1, methods=("pfp",), steps=1)
     charts = study(read_records(folder)).charts

@@ -150,9 +150,10 @@ def accuracy(records: Records, found: Findings, what: str = "params") -> Chart |
     original = _good(found, found.original)
     level = {"original": f"{original:.4g}{found.unit}"}
     series.append(Series("original", [low, 1.0], [original, original], "level", hover=[level, level]))
-    several = found.networks > 1
+    most = max(row.networks for row in found.rows)
     caption = "After retraining, on test data. A star marks the network chosen on validation data for each method."
-    spread = f" Means over {found.networks} networks; bands are one standard deviation." if several else ""
+    fewer = "up to " if any(row.networks < most for row in found.rows) else ""
+    spread = f" Means over {fewer}{most} networks; bands are one standard deviation." if most > 1 else ""
     name = "Test accuracy" if found.unit else "Test loss"
     return Chart(
         what,
