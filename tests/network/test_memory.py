@@ -1,22 +1,93 @@
-"""Free memory: as the system reports it, or a guess."""
+"""Free memory: as the system reports it, under limits of the process and of its group, or a guess; errors."""
 
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from secateur.network.memory import UNKNOWN, free_memory
+from secateur.errors import SecateurError
+from secateur.network import memory
+from secateur.network.memory import UNKNOWN, free_memory, megabytes, memory_errors, out_of_memory, room
+
+CPU = torch.device("cpu")
 
 
 def test_some_memory_is_free_and_no_more_than_there_is() -> None:
-    assert 0 < free_memory(torch.device("cpu")) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_memory(CPU) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_system_that_does_not_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_report_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(name: str) -> int:
         raise ValueError(name)
 
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_memory(CPU) <= pages  # by sysconf
     monkeypatch.setattr(os, "sysconf", refuse)
-    assert free_memory(torch.device("cpu")) == UNKNOWN
+    assert free_memory(CPU) == UNKNOWN and room(None) == UNKNOWN // 2 and room(5) == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "stat"),
+    [
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_the_limit_of_a_container(
+    limit: str, used: str, stat: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).write_text("5000000\n")
+    (tmp_path / used).write_text("3000000\n")
+    (tmp_path / limit).with_name("memory.stat").write_text(f"anon 7\n{stat} 1000\nother_{stat} 9\n")
+    assert free_memory(CPU) == 2_001_000
+    (tmp_path / used).write_text("9000000\n")
+    assert free_memory(CPU) == 0
+    (tmp_path / limit).write_text("max\n")
+    assert free_memory(CPU) > 5_000_000
+
+
+def test_the_limit_of_the_process() -> None:
+    code = (
+        "import resource, torch; from secateur.network.memory import free_memory; cpu = torch.device('cpu');"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({4 << 30}, {resource.RLIM_INFINITY}));"
+        "before = free_memory(cpu); kept = torch.ones(1 << 28, dtype=torch.uint8); print(before, free_memory(cpu))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert 0 < after < before < 4 << 30
+    assert before - after == pytest.approx(1 << 28, rel=0.05)
+
+
+def test_an_allocation_that_fails_is_reported_with_its_size_and_a_remedy() -> None:
+    with pytest.raises(SecateurError, match=r"memory ran out at a request for 4,398,046,511,104 MB; .* MB more now"):
+        with memory_errors():
+            torch.empty(1 << 62, dtype=torch.uint8)
+    with pytest.raises(SecateurError, match="memory ran out; .*") as caught, memory_errors():
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise SecateurError("the network could not run", remedy="give other batches") from error
+    assert "memory=" in str(caught.value.remedy) and "give other batches" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SecateurError("y"), RuntimeError("shapes cannot be multiplied")])
+def test_other_errors_pass(error: Exception) -> None:
+    assert out_of_memory(error) is None
+    with pytest.raises(type(error)) as caught, memory_errors():
+        raise error
+    assert caught.value is error
+
+
+def test_bytes_as_text() -> None:
+    assert [megabytes(n) for n in (0, 1 << 18, 10 << 20, 3 << 30)] == ["0 MB", "0.25 MB", "10 MB", "3,072 MB"]

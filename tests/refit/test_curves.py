@@ -148,11 +148,11 @@ def test_kept_outputs_change_nothing(room: int, monkeypatch: pytest.MonkeyPatch)
     network, x = Net(run, **layers).double(), torch.randn(70, 2, 8, 8).double()
     graph, held = sc.trace(network, x), parts_of(x)[1]
     kept = {group.name: range(group.size) for group in graph.prunable}
-    study = module._Study(network, graph, [((x,), {})], 0)
-    study.measure_moments()
+    study = module._Study(network, graph, [((x,), {})], 0, 1 << 30)
+    study.measure_moments(graph.prunable)
     monkeypatch.setattr(module, "CACHE", room)
     refits = [study.refitted(group, [0, 2]) for group in graph.prunable]
-    for refit, divergence in zip(refits, study.divergences(refits, progress=False), strict=True):
+    for refit, divergence in zip(refits, study.divergences(refits, len(refits), progress=False), strict=True):
         other = copy.deepcopy(network)
         with torch.no_grad():
             for name, (weight, constant) in refit.items():
@@ -161,6 +161,25 @@ def test_kept_outputs_change_nothing(room: int, monkeypatch: pytest.MonkeyPatch)
                 layer.bias += constant
             assert divergence == pytest.approx(output_divergence([other(held)], [network(held)]), rel=1e-9)
     assert len(refits) == len(kept) == 2
+
+
+@pytest.mark.parametrize("memory", [100_000, 2_000, 1])
+def test_with_little_memory_groups_are_measured_in_portions(memory: int) -> None:
+    def run(m: Net, x: Tensor) -> Tensor:
+        return m.d(F.relu(m.c(F.relu(m.b(F.relu(m.a(x)))))))
+
+    layers = {"a": nn.Linear(5, 9), "b": nn.Linear(9, 8), "c": nn.Linear(8, 7), "d": nn.Linear(7, 3)}
+    network, x = Net(run, **layers).double(), torch.randn(96, 5).double()
+    graph = sc.trace(network, x[:1])
+    kept = {group.name: range(group.size) for group in graph.prunable}
+    study = module._Study(network, graph, [((x,), {})], 0, memory)
+    portions = study.portions(kept)
+    assert [group for portion in portions for group in portion] == list(graph.prunable)
+    assert len(portions) == (1 if memory == 100_000 else 3)
+    whole, pieces = (curves(network, graph, [((x,), {})], kept, memory=bytes_) for bytes_ in (1 << 30, memory))
+    for name, one in whole.items():  # a layer without positions has the same rows in every portion
+        assert pieces[name].removed == one.removed
+        torch.testing.assert_close(pieces[name].divergence, one.divergence, rtol=0.3, atol=0)  # labels differ
 
 
 def test_curves_go_through_the_trials_and_never_fall() -> None:
@@ -323,7 +342,7 @@ def test_trials_take_enough_samples_from_small_batches() -> None:
 def test_few_trials_run_on_more_samples(trials: int, samples: int) -> None:
     network, _ = two_layers()
     graph = sc.trace(network, torch.randn(2, 5).double())
-    study = module._Study(network, graph, [((torch.randn(2000, 5).double(),), {})], 0)
+    study = module._Study(network, graph, [((torch.randn(2000, 5).double(),), {})], 0, 1 << 30)
     assert study.samples == 1500
     found = count_samples(study._trial_batches(trials))
     assert samples <= found < samples + 16  # whole batches

@@ -17,8 +17,9 @@ from secateur.certificates.certificate import Certificate, Statement
 from secateur.certificates.layer_errors import LayerErrors
 from secateur.certificates.statements import Sample
 from secateur.errors import SecateurError, UsageError
-from secateur.network.batches import Call, as_batches, batch_size, calls, forward, take
+from secateur.network.batches import Call, as_batches, batch_size, calls, forward, split
 from secateur.network.examples import Example, call_arguments
+from secateur.network.footprint import split_to_fit
 from secateur.network.modules import mode, owner, unwrap
 from secateur.surgery.plan import Plan
 
@@ -296,9 +297,10 @@ def _class_numbers(y: Tensor, scores: Tensor) -> Tensor:
 def _outputs(original: nn.Module, small: nn.Module, call: Call, errors: LayerErrors | None) -> tuple[Tensor, Tensor]:
     """Return the outputs of both networks; with `errors`, the layers are compared on the way."""
     if errors is None:
-        return _run(original, call), _run(small, call)
-    parts = [take(call, slice(start, start + CHUNK)) for start in range(0, batch_size(call), CHUNK)]
-    outputs, small_outputs = zip(*(errors.run(part, _run) for part in parts), strict=True)
+        pairs = [(_run(original, part), _run(small, part)) for part in split_to_fit(original, [call])]
+    else:
+        pairs = [errors.run(part, _run) for part in split([call], CHUNK)]
+    outputs, small_outputs = zip(*pairs, strict=True)
     return torch.cat(outputs), torch.cat(small_outputs)
 
 

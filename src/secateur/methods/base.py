@@ -57,7 +57,15 @@ class Evidence:
         """
 
         def found() -> dict[str, Curve]:
-            return curves(self.network, self.graph, self.batches, self.kept, seed=self.seed, progress=self.progress)
+            return curves(
+                self.network,
+                self.graph,
+                self.batches,
+                self.kept,
+                seed=self.seed,
+                memory=self.memory,
+                progress=self.progress,
+            )
 
         return dict(self.once("curves", found))
 

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from secateur._torch import pytree
 from secateur.errors import SecateurError, first_line
 from secateur.network.examples import Example, call_arguments
-from secateur.network.modules import mode
+from secateur.network.memory import out_of_memory
+from secateur.network.modules import device_of, mode
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 BATCH = 64  # samples that run together
@@ -165,8 +166,8 @@ def example_of(call: Call) -> Example:
 
 def on_device_of(model: nn.Module, call: Call) -> Call:
     """Return the batch on the device of the network."""
-    own = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0))
-    return pytree.tree_map(lambda leaf: leaf.to(own.device) if isinstance(leaf, Tensor) else leaf, call)
+    device = device_of(model)
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, call)
 
 
 def forward(network: nn.Module, call: Call) -> Any:
@@ -181,7 +182,7 @@ def forward(network: nn.Module, call: Call) -> Any:
         raise
     except Exception as error:
         shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor)]
-        raise SecateurError(
+        raise out_of_memory(error) or SecateurError(
             f"the network could not run on a batch of shape {shapes}: {first_line(error)}",
             layer=type(network).__name__,
             remedy="give batches that forward accepts; to_inputs= can convert yours",

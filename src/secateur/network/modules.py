@@ -73,6 +73,11 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the parameters and buffers; the CPU if there are none."""
+    return next((tensor.device for tensor in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+
+
 def owner(name: str) -> str:
     """Return the module that a tensor belongs to: `conv1` for `conv1.weight` and for its parametrized parts."""
     return name.split(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]

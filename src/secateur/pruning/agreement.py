@@ -13,6 +13,7 @@ from secateur.certificates import fingerprints
 from secateur.certificates.bounds import clopper_pearson
 from secateur.network.batches import BATCH, batch_size, eval_outputs, take
 from secateur.network.divergence import are_class_scores, output_divergence
+from secateur.network.footprint import batch_that_fits
 from secateur.network.modules import unwrap
 from secateur.pruning.pool import Pair
 
@@ -107,7 +108,8 @@ def measure(original: nn.Module, small: nn.Module, pairs: Sequence[Pair], used: 
     original, small = unwrap(original), unwrap(small)
     samples = same = right = original_right = left_out = 0
     divergence, are_scores, labelled = 0.0, True, True
-    for call, labels in _parts(pairs, frozenset(used)):
+    size = batch_that_fits(original, pairs[0][0]) if pairs else BATCH
+    for call, labels in _parts(pairs, frozenset(used), size):
         wanted = eval_outputs(original, call)
         size = batch_size(call)
         answered = _answered(wanted, size)
@@ -145,11 +147,11 @@ def measure(original: nn.Module, small: nn.Module, pairs: Sequence[Pair], used: 
     )
 
 
-def _parts(pairs: Sequence[Pair], used: Collection[str]) -> Iterator[Pair]:
-    """Return the samples that have not been used, in batches of a size that fits into memory."""
+def _parts(pairs: Sequence[Pair], used: Collection[str], size: int) -> Iterator[Pair]:
+    """Return the samples that have not been used, in batches of at most this size."""
     for call, labels in pairs:
         new = [i for i, one in enumerate(fingerprints.of(call)) if one not in used]
-        for which in torch.tensor(new, dtype=torch.long).split(BATCH):
+        for which in torch.tensor(new, dtype=torch.long).split(size):
             if len(which):
                 yield take(call, which), None if labels is None else labels[which.to(labels.device)]
 

@@ -20,6 +20,8 @@ from secateur.methods.base import Evidence, Method
 from secateur.network.batches import Call, batch_size, forward, take, with_labels
 from secateur.network.divergence import output_divergence
 from secateur.network.examples import Example
+from secateur.network.footprint import batch_that_fits, split_to_fit
+from secateur.network.memory import memory_errors
 from secateur.network.modules import mode, unwrap
 from secateur.progress import bar
 from secateur.pruning.budget import Budget
@@ -117,7 +119,7 @@ def compare(
         before=base.before,
         notes=(*base.notes, *pool.notes, *_sample_notes(pool, parts, samples, held), *evaluator.notes(sets)),
     )
-    with bar("comparing", repeats * len(chosen) * len(limits), progress) as advance:
+    with memory_errors(), bar("comparing", repeats * len(chosen) * len(limits), progress) as advance:
         for repeat, calibration in enumerate(sets):
             seeded = replace(settings, seed=seed + repeat)
             evidence = TimedEvidence.of(base.on(calibration, seeded).evidence())
@@ -180,6 +182,7 @@ class _Accuracy:
     def __init__(self, model: nn.Module, on: Any, example: Example, to_inputs: Callable[[Any], Any] | None) -> None:
         self.on = list(on) if isinstance(on, Iterator) else on
         self.read = {"example": example, "to_inputs": to_inputs}
+        self.model, self.size = unwrap(model), 0  # samples at a time, known with the first batch
         self.samples = 0
         self.original = self(model)
 
@@ -191,8 +194,10 @@ class _Accuracy:
                     layer="on",
                     remedy="pass pairs (x, y); or leave `on` out to compare output divergences",
                 )
-            for first in range(0, batch_size(call), BATCH):
-                part = slice(first, first + BATCH)
+            if not self.size:
+                self.size = batch_that_fits(self.model, call, most=BATCH)
+            for first in range(0, batch_size(call), self.size):
+                part = slice(first, first + self.size)
                 yield take(call, part), labels[part]
 
     def __call__(self, network: nn.Module) -> float:
@@ -223,7 +228,7 @@ class _Divergence:
     original = None
 
     def __init__(self, model: nn.Module, pairs: Sequence[Pair]) -> None:
-        self.calls = [call for call, _ in pairs]
+        self.calls = list(split_to_fit(unwrap(model), (call for call, _ in pairs)))
         self.samples = sum(map(batch_size, self.calls))
         if not self.samples:
             raise SecateurError(

@@ -19,6 +19,7 @@ from secateur.methods.base import Evidence, GroupRow, Method
 from secateur.methods.selection import Selection
 from secateur.network.batches import Call, batch_size, example_of
 from secateur.network.examples import Example
+from secateur.network.footprint import batch_that_fits
 from secateur.network.modules import named_tensors, unwrap
 from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
@@ -99,6 +100,7 @@ class Job:
         else:
             _check_graph(graph, model, settings)
         graph.check_prunable()
+        pool = _that_fits(pool, model, settings)
         for numbers in (settings.at_least, settings.round_to):
             _check_patterns(numbers, graph)
         pool, settings, notes = errors.with_measured_excess(model, graph, pool, settings)
@@ -127,6 +129,7 @@ class Job:
     def on(self, pool: Pool, settings: PruneSettings) -> Job:
         """Return the same job on other samples and with other settings; the network is not traced again."""
         method, allocation = settings.resolve()
+        pool = _that_fits(pool, self.model, settings)
         return replace(
             self, calibration=pool.calls, labels=pool.labels, settings=settings, method=method, allocation=allocation
         )
@@ -384,6 +387,11 @@ def _check_graph(graph: ChannelGraph, model: nn.Module, settings: PruneSettings)
             "keep= and output= were settled when the graph was traced",
             remedy="pass them to sc.trace instead, or leave graph out",
         )
+
+
+def _that_fits(pool: Pool, model: nn.Module, settings: PruneSettings) -> Pool:
+    """Return the same samples in batches on which the network can run in the memory that there is."""
+    return pool.in_batches(batch_that_fits(unwrap(model), pool.calls[0], settings.memory, most=pool.largest))
 
 
 def _of_group(numbers: int | Mapping[str, int], name: str) -> int:

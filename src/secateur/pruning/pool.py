@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,15 @@ class Pool:
 
     def __len__(self) -> int:
         return sum(batch_size(call) for call, _ in self.pairs)
+
+    def in_batches(self, size: int) -> Pool:
+        """Return the same samples in batches of at most this size."""
+        return replace(self, pairs=_split(self.pairs, size), unused=_split(self.unused, size))
+
+    @property
+    def largest(self) -> int:
+        """The number of samples in the largest batch."""
+        return max(batch_size(call) for call, _ in [*self.pairs, *self.unused])
 
     @property
     def calls(self) -> list[Call]:
@@ -167,6 +176,11 @@ def _divided(pairs: Sequence[Pair], count: int) -> tuple[list[Pair], list[Pair]]
             if len(range(size)[part]):
                 where.append((take(call, part), None if labels is None else labels[part]))
     return first, rest
+
+
+def _split(pairs: Sequence[Pair], size: int) -> list[Pair]:
+    parts = ((pair, slice(first, first + size)) for pair in pairs for first in range(0, batch_size(pair[0]), size))
+    return [(take(call, part), None if labels is None else labels[part]) for (call, labels), part in parts]
 
 
 def _subset(data: Any, items: Any, which: Sequence[int]) -> Any:

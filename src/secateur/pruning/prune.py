@@ -20,6 +20,7 @@ from secateur.methods.base import Method
 from secateur.methods.pfp.method import Select
 from secateur.network.batches import as_batches, batch_size, calls
 from secateur.network.examples import Example
+from secateur.network.memory import memory_errors
 from secateur.network.modules import duplicate
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
@@ -71,7 +72,8 @@ def plan(
     """
     settings = PruneSettings.among(locals())
     reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress)
-    return Job.of(model, data, budget, settings, **reading).draft().plan
+    with memory_errors():
+        return Job.of(model, data, budget, settings, **reading).draft().plan
 
 
 @renamed_arguments(points="samples")
@@ -154,15 +156,17 @@ def prune(
     """
     settings = PruneSettings.among(locals())
     reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
-    if isinstance(budget, Mapping) and "drop" in budget:
-        job = Job.of(model, data, {"macs": "100%"}, _with_certificate_delta(settings), **reading)
-        return with_agreement(_as_far_as_certified(job, parse_drop(budget), heldout), job.model, job.unused)
-    if heldout is not None:
+    drop = isinstance(budget, Mapping) and "drop" in budget
+    if drop:
+        settings = _with_certificate_delta(settings)
+    elif heldout is not None:
         raise UsageError(
             "heldout= belongs to a budget in drop", remedy='pass budget={"drop": "1%"}, or leave heldout out'
         )
-    job = Job.of(model, data, budget, settings, **reading)
-    return with_agreement(carry_out(job, job.draft()), job.model, job.unused)
+    with memory_errors():
+        job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
+        found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
+        return with_agreement(found, job.model, job.unused)
 
 
 def _with_certificate_delta(settings: PruneSettings) -> PruneSettings:
@@ -268,7 +272,8 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
     if not res.plan.kept:
         return res
     try:
-        found = measure(model, res.model, unused, used=fingerprints.unpack(res.fingerprints))
+        with memory_errors():
+            found = measure(model, res.model, unused, used=fingerprints.unpack(res.fingerprints))
     except SecateurError as error:
         return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
     return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))
@@ -278,9 +283,10 @@ def _repaired(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, Repair
     """Return the repaired network; one that cannot be repaired stays as it was cut, and a note says why."""
     original = runnable(job.model, job.graph)
     try:
-        network, report = refit(
-            small, original, job.calibration, plan, memory=job.settings.memory, progress=job.progress
-        )
+        with memory_errors():
+            network, report = refit(
+                small, original, job.calibration, plan, memory=job.settings.memory, progress=job.progress
+            )
     except SecateurError as error:
         return small, None, (f"not repaired: {error}",)
     return network, report, report.notes

@@ -4,23 +4,21 @@ Three passes over the calibration data: the second moments of the input of every
 its outputs; and, group by group, the output divergence when half of the group or most of it is removed and its
 consumers are refitted. The last one sets the scale of the curves, so that groups can be compared. It uses samples that
 the others do not: a layer with more inputs than there are samples can be fitted to those without error, whatever is
-removed.
+removed. Where memory is short, batches are smaller, and the groups are measured in portions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from secateur._torch import pytree
 from secateur.channels.graph import ChannelGraph, Group
 from secateur.network.batches import (
     BATCH,
@@ -32,22 +30,26 @@ from secateur.network.batches import (
     held_out_samples,
     hold_out,
     split,
+    take,
 )
-from secateur.network.divergence import are_class_scores, output_divergence
+from secateur.network.divergence import output_divergence
+from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import FunctionCall, LayerCall
-from secateur.network.modules import Slot, mode, owner
+from secateur.network.memory import room
+from secateur.network.modules import Slot, device_of, mode, owner
 from secateur.network.observer import LayerObserver
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.progress import bar
 from secateur.refit.elimination import Consumer, Order, SeparateErrors, eliminate
+from secateur.refit.fisher import Act, fisher_weights
 from secateur.refit.least_squares import LARGEST, ROWS, add_squares, sample_positions
 
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
-FISHER_SAMPLES = 256
 TRIAL_SAMPLES = 128  # for the trials of each group, or more,
 PASSES = 8  # as long as all trials together run over at most this many times the samples of the moments
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
+COPIES = 4  # arrays as large as the second moments of a layer that its elimination holds at a time
 CACHE = 1 << 30  # bytes of layer outputs that may be kept from one trial to the next
 
 
@@ -66,6 +68,7 @@ def curves(
     kept: Mapping[str, Sequence[int]],
     *,
     seed: int = 0,
+    memory: int | None = None,
     progress: bool = False,
 ) -> dict[str, Curve]:
     """Return the curve of every prunable group that some layer consumes.
@@ -75,29 +78,39 @@ def curves(
 
     Args:
         kept: for each group the units that are left; the curves count among those.
+        memory: bytes for temporary arrays; half of the free memory if not given.
     """
-    study = _Study(network, graph, batches, seed)
     orders: dict[str, Order] = {}
-    refits: dict[tuple[str, int], _Refit] = {}
+    divergences: dict[tuple[str, int], float] = {}
     with mode(network, False):
-        with bar("measuring channels", len(graph.prunable) + 2, progress) as advance:
-            study.measure_moments()
-            advance()
-            study.measure_fisher_weights()
-            advance()
-            for group in graph.prunable:
-                units = kept[group.name]
-                consumers = study.consumers(group, units)
-                if consumers and len(units) > 1:
-                    order = orders[group.name] = eliminate(consumers, RIDGE)
-                    for count in sorted({max(1, int(fraction * len(units))) for fraction in FRACTIONS}):
-                        refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
+        study = _Study(network, graph, batches, seed, room(memory, device_of(network)))
+        portions = study.portions(kept)
+        trials = sum(len(_removals(kept[group.name])) for portion in portions for group in portion)
+        for portion in portions:
+            refits: dict[tuple[str, int], _Refit] = {}
+            with bar("measuring channels", len(portion) + 1, progress) as advance:
+                study.measure_moments(portion)
+                if portion is portions[0]:
+                    study.measure_fisher_weights()
                 advance()
-        divergences = dict(zip(refits, study.divergences(list(refits.values()), progress), strict=True))
+                for group in portion:
+                    units = kept[group.name]
+                    order = orders[group.name] = eliminate(study.consumers(group, units), RIDGE)
+                    for count in _removals(units):
+                        refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
+                    advance()
+            study.forget_moments()
+            found = study.divergences(list(refits.values()), trials, progress)
+            divergences |= dict(zip(refits, found, strict=True))
     return {
         name: scaled(order, {count: divergence for (group, count), divergence in divergences.items() if group == name})
         for name, order in orders.items()
     }
+
+
+def _removals(units: Sequence[int]) -> list[int]:
+    """Return how many units the trials of a group remove."""
+    return sorted({max(1, int(fraction * len(units))) for fraction in FRACTIONS})
 
 
 def scaled(order: Order, divergences: Mapping[int, float]) -> Curve:
@@ -146,26 +159,65 @@ class _Layer:
     by_unit: dict[str, _UnitOutputs] = field(default_factory=dict)  # instead, if it has too many inputs
     fisher: Tensor | None = None  # [outputs], per sample the sum over positions of the squared gradient
 
+    @property
+    def bytes(self) -> int:
+        """Of its second moments, of the arrays of the same size that their use takes, and of its refitted weights."""
+        groups, outputs, n = self.call.as_matrix(self.call.weight).shape
+        moments = 0 if _is_large(self.call) else (groups + COPIES) * (n + 1) ** 2 * 8
+        return moments + len(FRACTIONS) * groups * outputs * n * self.call.weight.element_size()
+
 
 Units = tuple[tuple[int, ...], ...]  # for each unit its indices along a slot
 _Refit = dict[str, tuple[Tensor, Tensor]]  # for layers by their weight: another weight, and a constant for each output
-_Act = Callable[[LayerCall, FunctionCall], Tensor]
 
 
 class _Study:
     """The measurements of all layers that consume prunable groups."""
 
-    def __init__(self, network: nn.Module, graph: ChannelGraph, batches: Sequence[Call], seed: int) -> None:
-        parts = hold_out(split(batches))
-        self.network, self.groups, self.seed = network, graph.prunable, seed
+    def __init__(
+        self, network: nn.Module, graph: ChannelGraph, batches: Sequence[Call], seed: int, memory: int
+    ) -> None:
+        size = batch_that_fits(network, batches[0], memory, backward=True)
+        parts = hold_out(split(batches, size))
+        self.network, self.graph, self.seed, self.memory = network, graph, seed, memory
         self.batches = fitted_samples(parts)
         self.held_out = held_out_samples(parts) or self.batches
         self.samples = count_samples(self.batches)
-        self.wanted = {slot.parameter for group in self.groups for slot in group.consumes}
-        self.layers: dict[str, _Layer] = {}
+        self.layers = self._consuming_layers()
+        self.groups: Sequence[Group] = ()  # whose moments are measured
         self.bytes_each = 0.0  # of the outputs of all layers for a sample
 
-    def _run(self, batch: Call, act: _Act) -> list[Tensor]:
+    @torch.no_grad()
+    def _consuming_layers(self) -> dict[str, _Layer]:
+        """Return the layers that consume prunable groups, without measurements, from a run on one sample."""
+        wanted = {slot.parameter for group in self.graph.prunable for slot in group.consumes}
+        layers: dict[str, _Layer] = {}
+
+        def act(layer: LayerCall, call: FunctionCall) -> Tensor:
+            if layer.name in wanted and not (_is_large(layer) and layer.groups > 1):
+                layers.setdefault(layer.name, _Layer(replace(layer, input=layer.input[:1])))
+            return call.run()
+
+        self._run(take(self.batches[0], slice(1)), act)
+        return layers
+
+    def portions(self, kept: Mapping[str, Sequence[int]]) -> list[list[Group]]:
+        """Return the groups that have a curve, in portions whose moments and refits fit into half of the memory."""
+        found: list[list[Group]] = []
+        left = 0
+        for group in self.graph.prunable:
+            layers = [layer for layer, _ in self._consumers(group)]
+            if not layers or len(kept[group.name]) < 2:
+                continue
+            size = sum(layer.bytes for layer in layers)
+            if not found or size > left:
+                found.append([])
+                left = self.memory // 2
+            found[-1].append(group)
+            left -= size
+        return found
+
+    def _run(self, batch: Call, act: Act) -> list[Tensor]:
         def at(layer: LayerCall, call: FunctionCall) -> Tensor:
             return act(layer, call) if layer.refittable else call.run()
 
@@ -173,12 +225,14 @@ class _Study:
             return float_outputs(self.network, batch)
 
     @torch.no_grad()
-    def measure_moments(self) -> None:
-        """Run once over the data and sum up the second moments of the inputs of the layers."""
+    def measure_moments(self, groups: Sequence[Group]) -> None:
+        """Run once over the data and sum up the second moments of the inputs of all consumers of these groups."""
         source = torch.Generator().manual_seed(self.seed)
+        self.groups, self.bytes_each = groups, 0.0
+        wanted = {slot.parameter for group in groups for slot in group.consumes} & self.layers.keys()
 
         def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-            if layer.name in self.wanted:
+            if layer.name in wanted:
                 self._add(layer, source)
             output: Tensor = call.run()
             self.bytes_each += output.numel() * output.element_size() / self.samples
@@ -190,12 +244,14 @@ class _Study:
             for gram in layer.grams:
                 check_all_finite(gram, "the second moments of its input", layer=owner(name))
 
+    def forget_moments(self) -> None:
+        """Free the memory of the moments."""
+        for layer in self.layers.values():
+            layer.grams, layer.by_unit, layer.rows = [], {}, 0
+
     def _add(self, call: LayerCall, source: torch.Generator) -> None:
         n, device = call.as_matrix(call.weight).shape[2], call.input.device
-        large = n > LARGEST
-        if large and call.groups > 1:
-            return
-        layer = self.layers.setdefault(call.name, _Layer(replace(call, input=call.input[:1])))
+        layer, large = self.layers[call.name], _is_large(call)
         rows = ROWS_BY_UNIT if large else max(ROWS, 8 * n)
         chosen = sample_positions(math.prod(call.positions), rows, self.samples, source).to(device)
         columns = call.columns(chosen)  # [groups, samples, positions, n]
@@ -224,36 +280,9 @@ class _Study:
                 outputs.rows += len(columns)
 
     def measure_fisher_weights(self) -> None:
-        """Run once over some of the data, with gradients, and average the squared gradients of the layers' outputs."""
-        source = torch.Generator().manual_seed(self.seed)
-        sums: dict[str, Tensor] = {}
-
-        def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-            output: Tensor = call.run()
-            if layer.name in self.layers and output.requires_grad:
-
-                def hook(gradient: Tensor) -> None:
-                    squares = layer.by_position(gradient).double().square().sum((0, 2))
-                    sums[layer.name] = sums.get(layer.name, 0) + squares
-
-                output.register_hook(hook)
-            return output
-
-        samples = 0
-        for batch in self.batches:
-            if samples >= FISHER_SAMPLES:
-                break
-            inputs, call = _differentiable(batch)
-            if not inputs:
-                break
-            with torch.enable_grad():
-                loss = _random_loss(self._run(call, act), source)
-                if loss is None or not loss.requires_grad:
-                    break
-                torch.autograd.grad(loss, inputs, allow_unused=True)
-            samples += batch_size(batch)
-        for name, total in sums.items():
-            self.layers[name].fisher = total / samples
+        """Run once over some of the data, with gradients, for the Fisher weights of the layers' outputs."""
+        for name, found in fisher_weights(self._run, self.batches, self.layers, self.seed).items():
+            self.layers[name].fisher = found
 
     def _consumers(self, group: Group) -> Iterator[tuple[_Layer, Units]]:
         """Return the measured layers that consume a group, with the indices of its units along their input axis."""
@@ -302,16 +331,14 @@ class _Study:
         return found
 
     @torch.no_grad()
-    def divergences(self, trials: Sequence[_Refit], progress: bool) -> list[float]:
-        """Return the output divergence of each trial.
+    def divergences(self, trials: Sequence[_Refit], total: int, progress: bool) -> list[float]:
+        """Return the output divergence of each of these trials, of `total` in all.
 
         Up to the first layer that a trial changes, everything is as in the network itself, so the outputs of the layers
         there are kept and not computed again.
         """
-        if not trials:
-            return []
         totals = [0.0] * len(trials)
-        batches = self._trial_batches(len(trials))
+        batches = self._trial_batches(total)
 
         def keep(layer: LayerCall, call: FunctionCall) -> Tensor:
             if layer.name in self.layers:
@@ -332,7 +359,7 @@ class _Study:
     def _trial_batches(self, trials: int) -> list[Call]:
         """Return the samples of the trials, in batches for which the outputs of all layers fit into the cache."""
         wanted = max(TRIAL_SAMPLES, PASSES * self.samples // trials)
-        size = max(1, min(BATCH, int(CACHE / max(1.0, self.bytes_each))))
+        size = max(1, min(BATCH, int(min(CACHE, self.memory // 2) / max(1.0, self.bytes_each))))
         before = accumulate(map(batch_size, self.held_out), initial=0)
         return list(split([batch for batch, samples in zip(self.held_out, before) if samples < wanted], size))
 
@@ -342,12 +369,16 @@ def _consumed(group: Group) -> list[tuple[Slot, Units]]:
     return [(slot, at) for slot, at in zip(group.slots, group.indices, strict=True) if slot in group.consumes]
 
 
+def _is_large(call: LayerCall) -> bool:
+    return call.as_matrix(call.weight).shape[2] > LARGEST
+
+
 def _with_constant(call: LayerCall) -> Tensor:
     """Return the weight of a layer as a matrix with a column for the constant, in double precision."""
     return F.pad(call.as_matrix(call.weight.detach()).double(), (0, 1))
 
 
-def _with_refit(refit: _Refit, outputs: Sequence[Tensor]) -> _Act:
+def _with_refit(refit: _Refit, outputs: Sequence[Tensor]) -> Act:
     """Return the action at each layer of a trial: the known output up to the first layer that is refitted."""
     known: Iterator[Tensor] | None = iter(outputs)
 
@@ -370,35 +401,3 @@ def _inputs_of(call: LayerCall, indices: Sequence[int], group: int) -> tuple[int
         own = call.weight.shape[0] // call.groups
         indices = [i - group * own for i in indices if group * own <= i < (group + 1) * own]
     return tuple(i * kernel + tap for i in indices for tap in range(kernel))
-
-
-def _differentiable(batch: Call) -> tuple[list[Tensor], Call]:
-    """Return copies of the inputs that take gradients, and the batch with them."""
-    inputs: list[Tensor] = []
-
-    def fresh(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-            return leaf
-        inputs.append(leaf.detach().clone().requires_grad_())
-        return inputs[-1].clone()  # so that forward may write to it
-
-    with torch.enable_grad():
-        return inputs, pytree.tree_map(fresh, batch)
-
-
-def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor | None:
-    """Return a loss whose squared gradients are Fisher weights.
-
-    For class scores it is that of labels sampled from the network's own distribution, for anything else the product
-    with a random direction.
-    """
-    total = None
-    for output in outputs:
-        if are_class_scores(output):
-            labels = torch.multinomial(output.detach().float().softmax(1).cpu(), 1, generator=source)[:, 0]
-            part = F.cross_entropy(output, labels.to(output.device), reduction="sum")
-        else:
-            way = torch.randn(output.shape, generator=source).to(output)
-            part = (output * way).sum() / output.detach().square().mean().sqrt().clamp_min(1e-12)
-        total = part if total is None else total + part
-    return total

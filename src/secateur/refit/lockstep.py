@@ -15,6 +15,7 @@ from secateur._torch import version_of
 from secateur.errors import SecateurError, first_line
 from secateur.network.batches import Call, on_device_of
 from secateur.network.layer_calls import FunctionCall, LayerCall, layer_call
+from secateur.network.memory import out_of_memory
 from secateur.network.modules import mode, owner
 from secateur.network.observer import Observer
 from secateur.refit.tape import RefitLayer, may_be_refitted
@@ -166,7 +167,7 @@ def _pauses(pairs: Sequence[tuple[_Run, _Run]]) -> Iterator[tuple[Pause, Pause]]
         except SecateurError:
             raise
         except Exception as error:
-            raise _no_lockstep(theirs, first_line(error)) from error
+            raise out_of_memory(error) or _no_lockstep(theirs, first_line(error)) from error
         if first is None or second is None:
             raise _no_lockstep(theirs, "one of them ends before the other")
         yield first, second

@@ -30,9 +30,10 @@ from secateur.network.batches import (
 )
 from secateur.network.divergence import output_divergence
 from secateur.network.examples import revive
+from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import LayerCall
-from secateur.network.memory import free_memory
-from secateur.network.modules import Slot, duplicate, mode, named_tensors, owner, unwrap
+from secateur.network.memory import megabytes, memory_errors, out_of_memory, room
+from secateur.network.modules import Slot, device_of, duplicate, mode, named_tensors, owner, unwrap
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.progress import bar
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
@@ -42,6 +43,7 @@ from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, wrap_like
 from secateur.surgery.plan import Plan
 
+HALVINGS = 4  # of the memory, where it turns out to be too much
 TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not compensate for others
 
 
@@ -104,12 +106,13 @@ def repair(
             Samples that do not fit into it are left out.
         progress: show a progress bar on the standard error stream.
     """
-    batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
-    original = unwrap(model)
-    if plan.output == "graph":
-        check_plan(original, plan)
-        original = rewrite.build(rewrite.programs_of(original, revive(plan.example, like=original)))
-    return refit(small, original, batches, plan, memory=memory, progress=progress)[0]
+    with memory_errors():
+        batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
+        original = unwrap(model)
+        if plan.output == "graph":
+            check_plan(original, plan)
+            original = rewrite.build(rewrite.programs_of(original, revive(plan.example, like=original)))
+        return refit(small, original, batches, plan, memory=memory, progress=progress)[0]
 
 
 def refit(
@@ -121,13 +124,27 @@ def refit(
     memory: int | None = None,
     progress: bool = False,
 ) -> tuple[nn.Module, Repair]:
-    """Return the same as `repair`, with its result for each layer."""
+    """Return the same as `repair`, with its result for each layer; if memory runs out, of half as many samples."""
+    within = room(memory, device_of(small))
+    for _ in range(HALVINGS):
+        try:
+            return _refit(small, model, batches, plan, within, progress)
+        except Exception as error:
+            if out_of_memory(error) is None:
+                raise
+        within //= 2  # outside of the handler, which holds the arrays of the attempt
+    return _refit(small, model, batches, plan, within, progress)
+
+
+def _refit(
+    small: nn.Module, model: nn.Module, batches: Sequence[Call], plan: Plan, memory: int, progress: bool
+) -> tuple[nn.Module, Repair]:
     original = unwrap(model)
     repaired = duplicate(unwrap(small))
     if (found := count_samples(batches)) < EVERY:
         raise SecateurError(f"{found} samples are too few", layer="data", remedy="give at least 128")
     _check_plan(original, repaired, plan)
-    used = list(split(batches))
+    used = list(split(batches, batch_that_fits(original, batches[0], memory)))
     two = take(used[0], slice(2))  # a single sample would not show tensors without an axis of samples
     tape, original_tape = (_recorded(network, two) for network in (repaired, original))
     if tape.names != original_tape.names:
@@ -136,9 +153,8 @@ def refit(
             layer=type(repaired).__name__,
             remedy="pass the network that the plan was made for; repair=False leaves the repair out",
         )
-    device = next((p.device for p in repaired.parameters()), torch.device("cpu"))
-    room = free_memory(device) // 2 if memory is None else memory
-    used, notes = _that_fit(used, (tape.peak_bytes + original_tape.peak_bytes) / batch_size(two), room)
+    each = (tape.peak_bytes + original_tape.peak_bytes) / batch_size(two)
+    used, notes = _that_fit(used, each, memory)
     parts = hold_out(used)
     layers = list(tape.refit_layers())
     fitter = _Fitter(original, repaired, plan, count_samples(used))
@@ -157,7 +173,7 @@ def _recorded(network: nn.Module, call: Call) -> Tape:
     try:
         return record(network, on_device_of(network, call))
     except Exception as error:
-        raise SecateurError(
+        raise out_of_memory(error) or SecateurError(
             f"the network does not run on {batch_size(call)} samples of the data: {first_line(error)}",
             layer=type(network).__name__,
             remedy="pass inputs that forward accepts, in batches of any size",
@@ -183,16 +199,20 @@ def _that_fit(batches: list[Call], each: float, memory: int) -> tuple[list[Call]
     Args:
         each: the bytes for one sample.
     """
-    room = max(2 * EVERY, int(memory / max(1, each)))
+    count = max(2 * EVERY, int(memory / max(1, each)))
     total = count_samples(batches)
-    if total <= room:
+    if total <= count:
         return batches, ()
-    used, left = [], room
+    used, left = [], count
     for batch in batches:
         if left:
             used.append(take(batch, slice(left)))
             left -= batch_size(used[-1])
-    return used, (f"the repair uses {room} of {total} samples, as many as fit into {memory / 2**20:.3g} MB",)
+    note = (
+        f"the repair uses {count} of {total} samples, as many as fit into {megabytes(memory)} (memory=); all of them "
+        f"take {megabytes(total * each)}"
+    )
+    return used, (note,)
 
 
 class _Fitter:

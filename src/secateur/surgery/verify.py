@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secateur._torch import pytree
 from secateur.errors import SecateurError
 from secateur.network.batches import Call, calls
+from secateur.network.footprint import split_to_fit
 from secateur.network.examples import revive
 from secateur.network.modules import duplicate, mode, unwrap
 from secateur.surgery import rewrite
@@ -77,7 +78,7 @@ def _difference(model: nn.Module, plan: Plan, batches: list[Call]) -> float:
     worst = 0.0
     for one, other in pairs:
         with mode(one, False), mode(other, False), torch.no_grad():
-            for args, kwargs in batches:
+            for args, kwargs in split_to_fit(other, batches):
                 worst = max(worst, relative_difference(one(*args, **kwargs), other(*args, **kwargs)))
     return worst
 

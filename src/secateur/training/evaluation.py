@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from secateur._torch import pytree
 from secateur.errors import SecateurError, UsageError
-from secateur.network.modules import mode, unwrap
+from secateur.network.modules import device_of, mode, unwrap
 from secateur.network.processes import sum_over_all
 from secateur.training.settings import Loss
 
@@ -180,11 +180,6 @@ def is_unlabelled(batch: Any) -> bool:
 def inputs_of(batch: Any) -> Any:
     """Return x of a batch x, (x,) or (x, y)."""
     return batch[0] if isinstance(batch, tuple | list) else batch
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a network."""
-    return next((tensor.device for tensor in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

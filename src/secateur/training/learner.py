@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from secateur.errors import SecateurError, UsageError
+from secateur.network.modules import device_of
 from secateur.network.processes import parallel
 from secateur.training import resume
 from secateur.training.averages import Average
 from secateur.training.distillation import Teacher
-from secateur.training.evaluation import Step, batch_loss, device_of, inputs_of, is_unlabelled, size_of, to_device
+from secateur.training.evaluation import Step, batch_loss, inputs_of, is_unlabelled, size_of, to_device
 from secateur.training.layout import channels_last, lay_out, suits_channels_last
 from secateur.training.learning_rates import learning_rate
 from secateur.training.settings import Training

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from secateur.errors import SecateurError, UsageError
-from secateur.network.modules import mode, unwrap
+from secateur.network.modules import device_of, mode, unwrap
 from secateur.network.processes import Process, check_agreement, copy_from_first, distributed, wait_for_all
 from secateur.surgery.plan import Plan
 from secateur.training import resume
@@ -24,7 +24,6 @@ from secateur.training.evaluation import (
     RunningMeans,
     Step,
     check_batches,
-    device_of,
     evaluate,
 )
 from secateur.training.journal import Bar, Journal
