@@ -73,7 +73,7 @@ def test_an_allocation_that_fails_is_reported_with_its_size_and_a_remedy() -> No
     with pytest.raises(SecateurError, match=r"memory ran out at a request for 4,398,046,511,104 MB; .* MB more now"):
         with memory_errors():
             torch.empty(1 << 62, dtype=torch.uint8)
-    with pytest.raises(SecateurError, match="memory ran out; .*") as caught, memory_errors():
+    with pytest.raises(SecateurError, match="memory ran out; ") as caught, memory_errors():
         try:
             raise MemoryError
         except MemoryError as error:

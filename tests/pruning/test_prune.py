@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,50 @@ def test_more_than_one_device_type_is_not_assumed() -> None:
     images = digits("calibration")[0].double()
     res = sc.prune(double, images, {"macs": "50%"}, samples=32)
     assert res.verification < 1e-12 and next(res.model.parameters()).dtype == torch.float64
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import torch
+from torch import nn
+import secateur as sc
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+def block(a, b):
+    return nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()
+
+layers = *block(3, 32), *block(32, 32), *block(32, 32), *block(32, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+model, images = nn.Sequential(*layers, nn.Linear(32, 10)).eval(), torch.randn(96, 3, 96, 96)
+sc.trace(model, images[:1, :, :16, :16])  # loads the rest of torch
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
+try:
+    res = sc.prune(model, images, {"macs": "50%"}, samples=48)
+    print(res.after.macs / res.before.macs <= 0.5, res.repair is not None, *res.notes)
+except sc.SecateurError as error:
+    print(error)
+"""
+
+
+def limited(megabytes: int) -> str:
+    """Prune in a process that may use this much more memory; a batch alone would take 450 MB with its gradients."""
+    command = [sys.executable, "-c", LIMITED, str(megabytes)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
+def test_under_a_limit_on_memory_batches_are_smaller() -> None:
+    printed = limited(300)
+    assert printed.startswith("True True") and "of 48 samples, as many as fit into" in printed
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
+def test_too_little_memory_is_reported_with_the_settings_that_lower_it() -> None:
+    printed = limited(20)
+    assert (
+        printed.startswith("memory: memory ran out")
+        and "remedy: lower memory= (bytes; on the command line --memory, MB), use fewer" in printed
+    )

@@ -79,7 +79,7 @@ def compare(
             example=loaded.example,
             progress=screen.live,
             after_each=write,
-            **vars(cutting),
+            **cutting.settings,
         )
     except KeyboardInterrupt:
         if done:

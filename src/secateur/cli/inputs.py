@@ -131,6 +131,12 @@ class Cutting:
     round_to: options.RoundTo = DEFAULTS.round_to
     at_least: options.AtLeast = DEFAULTS.at_least
     output: options.CutAs = DEFAULTS.output
+    memory: options.Memory = DEFAULTS.memory  # in MB; the setting is in bytes
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of these options, as `sc.prune` takes them."""
+        return vars(self) | {"memory": None if self.memory is None else self.memory << 20}
 
 
 def build_with_example(model: str, shapes: list[str] | None, weights: Path | None = None) -> tuple[nn.Module, Example]:

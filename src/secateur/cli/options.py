@@ -68,6 +68,8 @@ RoundTo = Annotated[int, count(ADVANCED, "Make group sizes multiples of N.")]
 AtLeast = Annotated[int, count(ADVANCED, "Channels that every group keeps.")]
 CutAs = Annotated[Output, option(ADVANCED, "KIND", "module (your class), or graph (its exported program).")]
 
+Memory = Annotated[int | None, count(ADVANCED, "MB for temporary arrays.", show_default="half of the free memory")]
+
 # Timing
 Threads = Annotated[int | None, count(ADVANCED, "CPU threads; by default the setting of torch.")]
 Runs = Annotated[int, count(ADVANCED, "Timed runs of each network.")]

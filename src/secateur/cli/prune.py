@@ -71,7 +71,7 @@ def prune(
     if drop is not None and delta != DEFAULTS.delta and method != "pfp":
         deprecated("--delta with --drop", "--certificate-delta")
         certificate_delta, delta = delta, DEFAULTS.delta
-    settings = PruneSettings.among(locals() | vars(subject) | vars(cutting))
+    settings = PruneSettings.among(locals() | vars(subject) | cutting.settings)
     if out is not None:
         check_out(out, force)
     loaded = subject.load(screen, unused=UNUSED)

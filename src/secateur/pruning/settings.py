@@ -44,7 +44,7 @@ class PruneSettings:
     memory: int | None = None
 
     def __post_init__(self) -> None:
-        for name, number in (("steps", self.steps), ("samples", self.samples)):
+        for name, number in (("steps", self.steps), ("samples", self.samples), ("memory", self.memory)):
             if number is not None and number < 1:
                 raise UsageError(f"{name} is {number}", remedy="use a whole number from 1 up")
         if not 0 < self.certificate_delta < 1:

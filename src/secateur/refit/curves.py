@@ -49,7 +49,7 @@ RIDGE = 1e-3  # of the mean square of the inputs
 TRIAL_SAMPLES = 128  # for the trials of each group, or more,
 PASSES = 8  # as long as all trials together run over at most this many times the samples of the moments
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
-COPIES = 4  # arrays as large as the second moments of a layer that its elimination holds at a time
+COPIES = 2  # arrays as large as the second moments of a layer that its elimination holds at a time
 CACHE = 1 << 30  # bytes of layer outputs that may be kept from one trial to the next
 
 
@@ -304,7 +304,7 @@ class _Study:
             weights = _with_constant(call) * scale.view(call.groups, -1, 1)
             for k, gram in enumerate(layer.grams):
                 inputs = tuple(_inputs_of(call, indices[unit], k) for unit in units)
-                found.append(Consumer(gram / layer.rows, weights[k], inputs))
+                found.append(Consumer(gram, weights[k], inputs, layer.rows))
         return found
 
     def refitted(self, group: Group, removed: Sequence[int]) -> _Refit:

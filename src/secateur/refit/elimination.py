@@ -22,9 +22,10 @@ AT_ONCE = 64  # one in 64 of the units left is removed at a time
 class Consumer:
     """A layer that consumes a group."""
 
-    gram: Tensor  # [n, n], mean of x x' over its inputs
+    gram: Tensor  # [n, n], sum of x x' over its inputs
     weight: Tensor  # [outputs, n], each row scaled by how much its error matters
     inputs: tuple[tuple[int, ...], ...]  # for each unit its indices among the n inputs
+    rows: int = 1  # that the sum is over
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,16 @@ class _Refitted:
     """A consumer that is refitted after each removal."""
 
     def __init__(self, consumer: Consumer, ridge: float) -> None:
-        gram = consumer.gram.double().clone()
+        gram = consumer.gram.double() / consumer.rows
         mean = float(gram.diagonal().mean())
         gram.diagonal().add_(ridge * mean if mean > 0 else 1.0)
-        self.inverse = torch.cholesky_inverse(factor(gram))
+        self.stays = torch.ones(len(gram), dtype=torch.bool)  # inputs of units that are not removed
+        lower = factor(gram)
+        del gram  # the largest arrays that there are
+        self.inverse = torch.cholesky_inverse(lower)
+        del lower
         self.weight = consumer.weight.double().clone()
         self.inputs = [torch.tensor(own, dtype=torch.int64) for own in consumer.inputs]
-        self.stays = torch.ones(len(gram), dtype=torch.bool)  # inputs of units that are not removed
         self.units = len(self.inputs)
         self.widths = sorted({len(own) for own in consumer.inputs})
 

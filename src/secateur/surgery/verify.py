@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from secateur._torch import pytree
 from secateur.errors import SecateurError
 from secateur.network.batches import Call, calls
-from secateur.network.footprint import split_to_fit
 from secateur.network.examples import revive
+from secateur.network.footprint import split_to_fit
 from secateur.network.modules import duplicate, mode, unwrap
 from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, cut, mask
