@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import secateur as sc
 from fuzz_loader import Subject, try_file
+from secateur.certificates import fingerprints
 from secateur.storage import container
 from secateur.storage.checkpoint import load, read_info, read_plan, save
 from support.cases import IMAGE, Net, build
@@ -701,6 +702,23 @@ def test_a_loaded_or_copied_or_pickled_network_can_be_pruned_and_saved_again(tmp
     res = sc.prune(model, IMAGES, budget={"params": "75%"})
     save(path, res.model, res.plan)
     assert same(load(path, Normed()), res.model)
+
+
+def test_a_file_has_the_samples_of_every_pruning(tmp_path: Path) -> None:
+    def prints(images: Tensor) -> set[str]:
+        return set(fingerprints.of(images))
+
+    path, (a, b, c) = tmp_path / "small.safetensors", IMAGES[:48].split(16)
+    first = sc.prune(Normed(), a, budget={"params": "75%"})
+    save(path, first.model, first.plan)  # the network alone has them too
+    second = sc.prune(copy.deepcopy(load(path, Normed())), b, budget={"params": "75%"})
+    assert set(fingerprints.unpack(second.fingerprints)) == prints(a) | prints(b)
+    save(path, second)
+    third = sc.prune(load(path, Normed()), c, budget={"params": "100%"})  # which removes nothing
+    assert set(fingerprints.unpack(third.fingerprints)) == prints(a) | prints(b) | prints(c)
+    assert set(fingerprints.unpack(read_info(path)["fingerprints"])) == prints(a) | prints(b)
+    with pytest.raises(sc.SecateurError, match="used"):
+        sc.certify(first.model, second.model, a, used=read_info(path)["fingerprints"])
 
 
 def test_scales_of_several_plans_are_multiplied(tmp_path: Path) -> None:

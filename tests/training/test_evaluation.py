@@ -22,6 +22,16 @@ def samples(count: int = 50, classes: int = 8) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 1, 6, 6), torch.randint(0, classes, (count,))
 
 
+def test_numpy_arrays_and_data_sets() -> None:
+    model, (x, y) = network(), samples(150)
+    wanted = evaluate(model, [(x, y)])
+    for data in ([(x.numpy(), y.numpy())], TensorDataset(x, y)):
+        found = evaluate(model, data)
+        assert (found.samples, found.top1) == (150, wanted.top1) and found.loss == pytest.approx(wanted.loss, rel=1e-6)
+    with pytest.raises(UsageError, match=r"TensorDataset\(x, y\) for single samples"):
+        evaluate(model, (x.numpy(), y.numpy()))
+
+
 def test_means_are_over_all_samples() -> None:
     model, (x, y) = network().eval(), samples()
     found = evaluate(model, list(zip(x.split(7), y.split(7))))

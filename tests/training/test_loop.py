@@ -68,6 +68,30 @@ def test_training_equals_a_bare_loop(changes: dict[str, Any]) -> None:
     assert same(weights(model), weights(other))
 
 
+def test_numpy_arrays_train_like_tensors() -> None:
+    model, other = network(dropout=0.0), network(dropout=0.0)
+    batches = list(Epochs().epoch(0))
+    train(model, batches, PLAIN)
+    train(other, [(x.numpy(), y.numpy()) for x, y in batches], PLAIN)
+    assert same(weights(model), weights(other))
+
+
+def test_a_data_set_is_shuffled_by_the_seed_into_batches() -> None:
+    x, y = (torch.cat(parts) for parts in zip(*Epochs(count=20).epoch(0), strict=True))  # 160 samples
+    seen: list[tuple[int, float]] = []
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        seen.append((len(batch[0]), float(batch[0].sum())))
+        return cross_entropy(model(batch[0]), batch[1])
+
+    train(network(), TensorDataset(x, y), PLAIN, step=step)
+    first, again = seen[: len(seen) // PLAIN.epochs], list(seen)
+    assert [size for size, _ in first] == [64, 64, 32] and seen[:3] != seen[3:6]  # another order in each epoch
+    seen.clear()
+    train(network(), TensorDataset(x, y), PLAIN, step=step)
+    assert seen == again
+
+
 def test_the_record_of_an_epoch() -> None:
     seen: list[Epoch] = []
     model = network()

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.errors import SecateurError, explained
 from secateur.network.batches import batch_size
+from secateur.network.modules import unwrap
 
+USED = "_secateur_samples"  # attribute of a pruned network
 BYTES = 8  # among a million samples, two different ones share a fingerprint with probability 3e-8
 
 
@@ -34,6 +36,19 @@ def of(inputs: Any) -> list[str]:
                 one.update(head)
                 one.update(row)
     return [one.hexdigest() for one in hashes]
+
+
+def remember(model: nn.Module, used: str) -> None:
+    """Let a network remember the samples that made it, packed; copies and a further pruning keep them.
+
+    >>> remember(small, res.fingerprints)
+    """
+    setattr(unwrap(model), USED, used)
+
+
+def remembered(model: nn.Module) -> list[str]:
+    """Return the fingerprints of all samples that a network remembers."""
+    return unpack(getattr(unwrap(model), USED, ""))
 
 
 def pack(fingerprints: Iterable[str]) -> str:

@@ -166,6 +166,7 @@ def read(source: str | Path, assignments: Sequence[str] = ()) -> Recipe:
     parts = _with_new_keys(tree.value)
     retrain = parts.pop("retrain", None)
     recipe = fill(Recipe, Located(parts, tree.where))
+    recipe = dataclasses.replace(recipe, differs=_with_changes(recipe.differs, assignments))
     if retrain is None:
         return recipe
     return dataclasses.replace(recipe, retrain=fill(Retraining, retrain, defaults=_inherited(recipe, retrain)))
@@ -180,6 +181,14 @@ def _inherited(recipe: Recipe, retrain: Located) -> Retraining:
     if written.keys() & steps.keys():
         return Retraining(**vars(recipe.train) | {"schedule": "steps"})
     return Retraining(**vars(recipe.train))
+
+
+def _with_changes(differs: str, assignments: Sequence[str]) -> str:
+    """Return how a recipe differs, with the settings that were changed: the text of its file does not know of them."""
+    changed = [one.strip() for one in assignments if one.partition("=")[0].strip() not in ("name", "about", "differs")]
+    if not changed:
+        return differs
+    return f"changed by {', '.join(changed)}" + (f"; apart from that: {differs}" if differs else "")
 
 
 def _with_new_keys(parts: dict[str, Located]) -> dict[str, Located]:

@@ -236,6 +236,9 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
             notes += more
     else:
         small, difference = duplicate(model), 0.0
+    own = (one for call in job.calibration for one in fingerprints.of(call))
+    used = fingerprints.pack([*fingerprints.remembered(model), *own])
+    fingerprints.remember(small, used)
     return Pruned(
         model=small,
         plan=draft.plan,
@@ -249,7 +252,7 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
         allocation=job.allocation.name,
         repair=report,
         scores={name: [float(f"{v:.6g}") for v in one.tolist()] for name, one in draft.scores.items()},
-        fingerprints=fingerprints.pack(one for call in job.calibration for one in fingerprints.of(call)),
+        fingerprints=used,
         notes=notes,
         graph=job.graph,
         settings=job.settings,

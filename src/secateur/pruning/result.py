@@ -54,7 +54,8 @@ class Pruned:
         method, allocation: as resolved from the settings.
         repair: the report of the repair, None without one.
         scores: the score of each unit of each group by the method, before any cut.
-        fingerprints: hashes of the calibration samples, so that `certify` can refuse them.
+        fingerprints: hashes of the calibration samples, so that `certify` can refuse them; of a network that was pruned
+            before, also of those samples.
         notes: warnings and remarks.
         agreement: what to expect on samples that pruning has not used; None if it was not measured.
         graph: the channel groups of the original.

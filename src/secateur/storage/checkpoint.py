@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._version import __version__
+from secateur.certificates import fingerprints
 from secateur.channels.graph import Output
 from secateur.deprecation import renamed_arguments, warn_deprecated
 from secateur.errors import SecateurError, UsageError, explained, first_line
@@ -72,6 +73,8 @@ def save(
     check_finite(model)
     given = {"architecture": architecture, "scores": scores, "certificate": certificate}
     about |= {**(info or {}), **{key: value for key, value in given.items() if value is not None}}
+    if used := fingerprints.remembered(model):
+        about.setdefault("fingerprints", fingerprints.pack(used))
     about["versions"] = {
         "secateur": __version__,
         "torch": str(torch.__version__),
@@ -117,6 +120,9 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     ):
         small = cut(model, plan)
     _fill(path, unwrap(small), header, aliases)
+    used = _object(path, header, "info").get("fingerprints")
+    if isinstance(used, str):
+        fingerprints.remember(small, used)
     return small
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from secateur._torch import pytree
 from secateur.errors import SecateurError, UsageError
+from secateur.network.batches import BATCH
 from secateur.network.modules import device_of, mode, unwrap
 from secateur.network.processes import sum_over_all
 from secateur.training.settings import Loss
@@ -50,12 +53,14 @@ def evaluate(
 
     Args:
         model: the network.
-        batches: pairs (x, y), or whatever `step` takes.
+        batches: pairs (x, y) of tensors or numpy arrays, a `torch.utils.data.Dataset` of single samples, or whatever
+            `step` takes.
         loss: `"cross-entropy"` or `"mse"`.
         step: `step(model, batch)` returns the mean loss of a batch, as for `train`; there is no accuracy then.
     """
     if loss not in get_args(Loss):
         raise UsageError(f"loss is {loss!r}", remedy=f"use {' or '.join(map(repr, get_args(Loss)))}")
+    batches = in_batches(batches)
     check_batches(batches)
     inner = unwrap(model)
     device = device_of(inner)
@@ -144,14 +149,24 @@ class RunningMeans:
         return Evaluation(int(samples), *means)
 
 
+def in_batches(data: Any, *, shuffle: bool = False) -> Any:
+    """Return a data set of single samples in batches of 64; anything else unchanged."""
+    if not isinstance(data, Dataset) or callable(getattr(data, "epoch", None)):
+        return data
+    return DataLoader(data, batch_size=BATCH, shuffle=shuffle and not isinstance(data, IterableDataset))
+
+
 def check_batches(batches: Any) -> None:
     """Refuse anything but batches; a single batch (x, y) is a common mistake."""
     has_epochs = callable(getattr(batches, "epoch", None))
-    if not has_epochs and (isinstance(batches, Tensor | tuple | dict) or not isinstance(batches, Iterable)):
+    if not has_epochs and (
+        isinstance(batches, Tensor | np.ndarray | tuple | dict) or not isinstance(batches, Iterable)
+    ):
         raise UsageError(
             f"expected an iterable of batches, got a {type(batches).__name__}",
             layer="data",
-            remedy="write [(x, y)] for one batch of inputs and labels",
+            remedy="write [(x, y)] for one batch of inputs and labels, or torch.utils.data.TensorDataset(x, y) for "
+            "single samples",
         )
 
 
@@ -183,8 +198,13 @@ def inputs_of(batch: Any) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch on a device."""
-    return pytree.tree_map(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch)
+    """Return the batch on a device, with tensors instead of numpy arrays."""
+
+    def moved(leaf: Any) -> Any:
+        leaf = torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+        return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
+
+    return pytree.tree_map(moved, batch)
 
 
 def _correct(scores: Tensor, y: Tensor, top5: bool) -> list[Tensor]:

@@ -25,6 +25,7 @@ from secateur.training.evaluation import (
     Step,
     check_batches,
     evaluate,
+    in_batches,
 )
 from secateur.training.journal import Bar, Journal
 from secateur.training.layout import own_layout, synchronised_norms
@@ -123,8 +124,10 @@ def train(
 
     Args:
         model: the network.
-        batches: pairs (x, y), or whatever `step` takes: a list, a DataLoader, or an object whose `epoch(k)` returns the
-            batches of epoch k, counted from 0. Each epoch seeds the random numbers of torch, numpy and Python.
+        batches: pairs (x, y) of tensors or numpy arrays, or whatever `step` takes: a list, a DataLoader, a
+            `torch.utils.data.Dataset` of single samples (shuffled into batches of 64), or an object whose `epoch(k)`
+            returns the batches of epoch k, counted from 0. Each epoch seeds the random numbers of torch, numpy and
+            Python.
         settings: epochs, optimizer, learning rate and so on.
         validation: batches for `evaluate` after every epoch.
         step: `step(model, batch)` returns the mean loss of a batch, instead of the loss of the settings.
@@ -144,6 +147,7 @@ def train(
     """
     inner = unwrap(model)
     device = device_of(inner)
+    batches = in_batches(batches, shuffle=True)
     length = _length(batches)
     _check(inner, batches, length, settings, validated=validation is not None)
     taught = None if teacher is None else Teacher(unwrap(teacher), inner, settings, plan)
