@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import secateur as sc
 from secateur.channels.graph import ChannelGraph
@@ -241,8 +244,36 @@ def test_a_budget_that_cannot_be_met_says_what_can() -> None:
     text = str(caught.value)
     assert "20 params (13.42% of the original) may remain, the smallest possible network has 29 (19.47%)" in text
     assert "2,560 macs (200% of the original) may remain, the smallest possible network has 200 (15.63%)" in text
-    assert "at_least" in text and "round_to" in text and "keep fewer" in text
+    assert "at_least" in text and "round_to" in text and "keep fewer" not in text
     assert growth.counts(allocate(growth, Sizes(graph, cost), {"params": 29})) == {"0": 2, "1": 2}
+
+
+def test_the_remedy_names_only_settings_that_help() -> None:
+    def remedy(network: nn.Module, **settings: Any) -> str | None:
+        with pytest.raises(sc.SecateurError, match="the budget cannot be met") as caught:
+            sc.plan(network, torch.randn(8, 4, 6, 6), {"params": 1.5}, method="ft", **settings)
+        return caught.value.remedy
+
+    plain = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    assert remedy(plain) == "raise the budget"
+    assert remedy(plain, output="graph") == "raise the budget"
+    assert remedy(plain, at_least=2) == "raise the budget; or lower at_least or round_to"
+    both = "raise the budget; or lower at_least or round_to, or keep fewer layers"
+    assert remedy(plain, round_to=4, keep=["0"]) == both
+        remedy(plain, round_to=4, keep=["0"]) == "raise the budget; or lower at_least or round_to, or keep fewer layers"
+    )
+
+    class Split(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 1), nn.Conv2d(8, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            left, right = self.a(x).split([4, 4], dim=1)
+            return self.c(torch.relu(self.b(left + right)))
+
+    assert remedy(Split()) == "raise the budget; or use output='graph'"
+    assert remedy(Split(), output="graph") == "raise the budget"
 
 
 def test_time_is_not_allocated() -> None:

@@ -12,6 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import secateur as sc
 from secateur.embedded import digits, lenet5
+from secateur.errors import UsageError
+from secateur.methods import METHODS
+from secateur.methods.base import Method
 from secateur.pruning.pool import Pool
 from secateur.pruning.settings import PruneSettings
 
@@ -78,6 +81,39 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], cause: str, remedy
     assert isinstance(caught.value, ValueError)
     with pytest.raises(sc.UsageError, match=remedy):
         sc.prune(lenet5(), digits("calibration"), {"params": "50%"}, **settings)
+
+
+class Undecorated(Method):
+    """A method that is not a dataclass."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+
+    def scores(self, evidence: Any) -> dict[str, torch.Tensor]:
+        return {group.name: self.factor * torch.arange(group.size) for group in evidence.graph.prunable}
+
+
+def test_a_registered_method_need_not_be_a_dataclass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "mine", Undecorated)
+    res = sc.prune(lenet5(), digits("calibration")[0][:16], {"params": "50%"}, method="mine")
+    assert res.method.name == "undecorated" and res.repair is None
+    assert res.plan == sc.plan(lenet5(), digits("calibration")[0][:16], {"params": "50%"}, method=Undecorated())
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "remedy"),
+    [
+        (object, "makes an object of type object", "derive it from secateur.methods.Method"),
+        (lambda *, factor: Undecorated(factor), "cannot be built: .*factor", "parameters all have defaults"),
+        (Undecorated(), "cannot be built: .*not callable", "pass an instance: method=Mine"),
+    ],
+    ids=["another class", "without defaults", "an instance"],
+)
+def test_what_is_no_method_is_refused(kind: Any, cause: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "mine", kind)
+    with pytest.raises(UsageError, match=rf"METHODS\['mine'\] {cause}") as caught:
+        PruneSettings(method="mine")
+    assert remedy in str(caught.value.remedy)
 
 
 def test_settings_are_frozen_and_comparable() -> None:

@@ -35,7 +35,7 @@ class Sizes:
     """
 
     def __init__(self, graph: ChannelGraph, cost: Cost) -> None:
-        self._graph = graph
+        self.graph = graph
         self._number = {group.name: number for number, group in enumerate(graph.prunable)}
         self._units = np.array([group.size for group in graph.prunable], np.int64)
 
@@ -120,7 +120,7 @@ class Sizes:
         for name, count in counts.items():
             number = self._number.get(name)
             if number is None:
-                reason = self._graph[name].reasons[0]
+                reason = self.graph[name].reasons[0]
                 raise SecateurError(f"the group is kept: {reason}", layer=name, remedy="leave it out")
             if not 1 <= count <= units[number]:
                 remedy = f"pass a number from 1 to {units[number]}"

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from secateur.channels.graph import ChannelGraph
 from secateur.costs.sizes import Sizes
 from secateur.errors import SecateurError, UsageError
 
@@ -147,7 +148,7 @@ def allocate(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float]) -> int
     if position < 0:
         least = {name: measure[name](growth.counts(0)) for name in ceilings}
         whole = {name: measure[name]({}) for name in ceilings}
-        raise _unreachable(ceilings, least, whole)
+        raise _unreachable(ceilings, least, whole, ways_out(growth, sizes.graph))
     return position
 
 
@@ -170,18 +171,25 @@ def _fits(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float], position:
     return all(getattr(sizes, name)(counts) <= ceiling for name, ceiling in ceilings.items())
 
 
-def _unreachable(ceilings: Mapping[str, float], least: Mapping[str, int], whole: Mapping[str, int]) -> SecateurError:
+def ways_out(growth: Growth, graph: ChannelGraph) -> str:
+    """Return what would let more channels be removed, as far as anything would."""
+    reasons = {str(reason) for group in graph.groups for reason in group.reasons}
+    ways = ["lower at_least or round_to"] if max(growth.counts(0).values(), default=1) > 1 else []
+    ways += ["keep fewer layers"] if any(reason.startswith("keep=") for reason in reasons) else []
+    ways += ["use output='graph'"] if any("output='graph'" in reason for reason in reasons) else []
+    return f"raise the budget; or {', or '.join(ways)}" if ways else "raise the budget"
+
+
+def _unreachable(
+    ceilings: Mapping[str, float], least: Mapping[str, int], whole: Mapping[str, int], remedy: str
+) -> SecateurError:
     parts = []
     for name, ceiling in ceilings.items():
         total = max(whole[name], 1)
         enough = math.ceil(10_000 * least[name] / total) / 100  # rounded up, so that asking for it is enough
         asked = f"{ceiling:,.15g} {name} ({100 * ceiling / total:.4g}% of the original)"
         parts.append(f"{asked} may remain, the smallest possible network has {least[name]:,} ({enough:g}%)")
-    return SecateurError(
-        f"the budget cannot be met: {'; '.join(parts)}",
-        remedy="raise the budget; or lower at_least or round_to, keep fewer layers, or use output='graph', so that "
-        "more channels can be removed",
-    )
+    return SecateurError(f"the budget cannot be met: {'; '.join(parts)}", remedy=remedy)
 
 
 def _falls(levels: NDArray[np.float64]) -> bool:

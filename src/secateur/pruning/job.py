@@ -25,7 +25,7 @@ from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
-from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest
+from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest, ways_out
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.settings import PruneSettings
 from secateur.surgery.cut import cut, mask
@@ -240,7 +240,7 @@ class Job:
             raise SecateurError(
                 "no layer that runs in evaluation mode consumes a channel that may be cut",
                 layer=names,
-                remedy="see print(sc.trace(model, example)); output='graph' may follow more",
+                remedy="use method='ft' or 'random', which do not measure consumers",
             )
 
     def _ladder(self, name: str, levels: Any) -> Ladder:
@@ -368,7 +368,7 @@ class _Chooser:
             f"{cause}: {limit:.3g} ms may remain ({limit / whole:.0%} of {whole:.3g} ms), "
             f"the smallest network takes {least:.3g} ms ({least / whole:.0%})",
             layer=type(unwrap(self.job.model)).__name__,
-            remedy="raise the budget, lower at_least or round_to, keep fewer layers; on a busy machine, try again",
+            remedy=f"{ways_out(self.growth, self.job.graph)}; on a busy machine, try again",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from secateur.channels.graph import Output
@@ -90,12 +90,29 @@ class PruneSettings:
         if isinstance(self.method, Method):
             method = self.method
         else:
-            kind: Any = METHODS[self.method]
-            method = kind(**{name: value for name, value in options.items() if name in kind.__dataclass_fields__})
+            method = _built(self.method, options)
         return method, Allocation(self.allocation or method.allocation, PFP(**options))  # type: ignore[arg-type]
 
     @property
     def repaired(self) -> bool:
         """Whether the cut network is repaired: as asked for, else as the method wants it."""
-        kind = self.method if isinstance(self.method, Method) else METHODS[self.method]
-        return kind.repairs if self.repair is None else self.repair
+        return self.resolve()[0].repairs if self.repair is None else self.repair
+
+
+def _built(name: str, options: Mapping[str, Any]) -> Method:
+    """Return the method that is registered under a name, with those of the options that it has."""
+    kind: Any = METHODS[name]
+    own = {field.name for field in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else set()
+    try:
+        method = kind(**{option: value for option, value in options.items() if option in own})
+    except TypeError as error:
+        raise UsageError(
+            f"METHODS[{name!r}] cannot be built: {error}",
+            remedy="register a class whose parameters all have defaults, or pass an instance: method=Mine(...)",
+        ) from error
+    if not isinstance(method, Method):
+        raise UsageError(
+            f"METHODS[{name!r}] makes an object of type {type(method).__name__}",
+            remedy="derive it from secateur.methods.Method",
+        )
+    return method

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateur._torch import pytree
+from secateur.errors import SecateurError, first_line
 from secateur.network.batches import Call, batch_size
 from secateur.network.divergence import are_class_scores
 from secateur.network.layer_calls import FunctionCall, LayerCall
@@ -56,7 +57,14 @@ def fisher_weights(
             loss = _random_loss(run(call, act), source)
             if loss is None or not loss.requires_grad:
                 break
-            torch.autograd.grad(loss, inputs, allow_unused=True)
+            try:
+                torch.autograd.grad(loss, inputs, allow_unused=True)
+            except (RuntimeError, NotImplementedError) as error:
+                raise SecateurError(
+                    f"the gradients of the network could not be computed: {first_line(error)}",
+                    remedy="use a method without gradients (pfp, ft), or give the op a backward pass: "
+                    "torch.library.register_autograd",
+                ) from error
         samples += batch_size(batch)
     return {name: total / samples for name, total in sums.items()}
 
