@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fuzz_cli
+import secateur as sc
 from secateur import __version__
 from secateur.cli import COMMANDS, app, demo
 from secateur.zoo.names import BUILDERS
@@ -206,6 +208,7 @@ def shell(*args: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "TERM": "xterm-256color"},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for background jobs
     )
 
 
@@ -232,9 +235,10 @@ def test_ctrl_c_leaves_nothing_half_written(
     command, *more = args
     process = shell(command, "net.py:make", "--input", "1x6", "--out", "made", *more)
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while not Path("ready").exists() and time.monotonic() < end:
             time.sleep(0.05)
+        assert Path("ready").exists() and process.poll() is None  # past the imports, where Ctrl-C ends Python itself
         time.sleep(1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
@@ -244,6 +248,16 @@ def test_ctrl_c_leaves_nothing_half_written(
     assert "interrupted: no half-written file is left" in err and "Traceback" not in err
     assert "\x1b" not in err  # nor colours in a pipe
     assert {path.name for path in file.parent.iterdir()} <= {"net.py", "ready", "__pycache__"}
+
+
+def test_the_message_after_ctrl_c_is_printed_where_stderr_was(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        sys.stderr = io.StringIO()  # as if the interrupt came between the redirection and its note
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sc, "trace", interrupted)
+    result = run("inspect", f"{file}:make", "--input", "1x6")
+    assert (result.exit_code, result.stderr) == (130, "interrupted: no half-written file is left\n")
 
 
 # Random command lines

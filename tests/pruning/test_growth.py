@@ -260,8 +260,6 @@ def test_the_remedy_names_only_settings_that_help() -> None:
     assert remedy(plain, at_least=2) == "raise the budget; or lower at_least or round_to"
     both = "raise the budget; or lower at_least or round_to, or keep fewer layers"
     assert remedy(plain, round_to=4, keep=["0"]) == both
-        remedy(plain, round_to=4, keep=["0"]) == "raise the budget; or lower at_least or round_to, or keep fewer layers"
-    )
 
     class Split(nn.Module):
         def __init__(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import os
 import random
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -251,8 +253,15 @@ def test_two_threads_prune_at_once_as_one_after_the_other(shared: bool) -> None:
         return sc.prune(network, images, budget={"macs": "50%"}).model.state_dict()
 
     def switches() -> tuple[object, ...]:
-        fastpath, log = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
-        return torch.get_default_dtype(), fastpath, log, list(warnings.filters), sys.stderr, nn.Module.__call__
+        """Without the lock, oneDNN stayed off after a failure: other kernels, so later repairs had other weights."""
+        torchs = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled, torch.get_default_dtype()
+        modules = (
+            nn.Module.__call__,
+            nn.Module.__getattr__,
+            torch.compiler.is_compiling(),
+            torch.compiler.is_exporting(),
+        )
+        return *torchs, *modules, logging.root.manager.disable, list(warnings.filters), sys.stderr
 
     images = torch.randn(32, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     network, wanted, before = make(), prune(make()), switches()
@@ -262,6 +271,57 @@ def test_two_threads_prune_at_once_as_one_after_the_other(shared: bool) -> None:
     for state in (*found, prune(make())):  # also one call after them, for states that threads may leave behind
         assert all(torch.equal(state[name], tensor) for name, tensor in wanted.items())
     assert switches() == before
+
+
+TOGETHER = """
+import hashlib, os, signal, threading
+import torch
+from torch import nn
+import secateur as sc
+from secateur.network.modules import exclusive
+
+def prune():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 12, 3), nn.ReLU(), nn.Conv2d(12, 12, 3), nn.Flatten(), nn.Linear(192, 5)
+    network = nn.Sequential(*layers).eval()
+    images = torch.randn(32, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    state = sc.prune(network, images, budget={"macs": "50%"}).model.state_dict()
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest()
+
+def traces_slowly():
+    with exclusive():
+        tracing.set()
+        child_is_done.wait(200)
+        found.append(prune())
+
+torch.set_num_threads(1)
+found, tracing, child_is_done = [], threading.Event(), threading.Event()
+threads = [threading.Thread(target=traces_slowly), threading.Thread(target=lambda: found.append(prune()))]
+threads[0].start()
+tracing.wait()
+threads[1].start()  # waits for the first
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(200)
+    os.write(writer, prune().encode())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+found.append(os.read(reader, 64).decode())
+child_is_done.set()
+for thread in threads:
+    thread.join()
+print(len(found), *{*found, prune()})
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_two_threads_two_processes_and_a_fork_give_the_same_network() -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    command, environment = [sys.executable, "-c", TOGETHER], {**os.environ, "PYTHONPATH": path}
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
+    printed = [process.communicate(timeout=500)[0].split() for process in running]
+    assert printed[0] == printed[1] and len(printed[0]) == 2 and printed[0][0] == "3"  # one network, made three times
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

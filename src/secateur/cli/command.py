@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -98,11 +99,13 @@ def deprecated(old: str, new: str) -> None:
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """Print our own errors without a traceback; exit with 2 for a wrong call, 1 for a failed job, 130 after Ctrl-C."""
+    stderr = sys.stderr
     try:
         yield
     except SecateurError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     except KeyboardInterrupt:
+        sys.stderr = stderr  # Ctrl-C can strike just where tracing has redirected it and not yet noted that
         typer.echo("interrupted: no half-written file is left", err=True)
         raise typer.Exit(INTERRUPTED) from None
