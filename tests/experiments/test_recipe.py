@@ -194,6 +194,8 @@ def test_a_stored_recipe_of_an_older_version_is_the_same() -> None:
             del stored[part][name]
     del stored["recover"], stored["retrain"]["teacher"]
     assert recipe.differences(stored) == []
+
+
 def test_changed_settings_are_part_of_how_a_recipe_differs() -> None:
     plain = read("lenet5-quick")
     assert read("lenet5-quick", ["name=mine"]).differs == plain.differs
