@@ -482,3 +482,29 @@ def test_prune_reports_a_failed_repair() -> None:
     torch.manual_seed(0)
     res = sc.prune(randomised(block_network()), torch.randn(3, 3, 8, 8), {"params": "70%"})
     assert res.repair is None and any("not repaired: data: 3 samples are too few" in note for note in res.notes)
+
+
+class KeepsAnchors(nn.Module):
+    """A detector that computes its anchors only when the shape of its input is another than before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 2, 1)
+        self.shape: tuple[int, ...] | None = None
+        self.anchors = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.b(torch.relu(self.a(x))))
+        if self.shape != tuple(x.shape):
+            self.anchors, self.shape = torch.arange(x.shape[-1]).to(x) + 0.5, tuple(x.shape)
+        return self.c(x) * self.anchors
+
+
+@pytest.mark.parametrize("samples", [96, 100])  # the last batch is smaller, or not
+def test_a_network_that_keeps_results_from_call_to_call_is_repaired(samples: int) -> None:
+    torch.manual_seed(0)
+    network, x = KeepsAnchors().eval(), torch.randn(samples, 3, 8, 8)
+    network(x[:32])
+    plan = sc.random_plan(sc.trace(network, x[:1]), kept=0.6)
+    _, report = refit(sc.cut(network, plan), network, [((part,), {}) for part in x.split(32)], plan)
+    assert [layer.name for layer in report.layers] == ["a", "b", "c"] and report.after < report.before

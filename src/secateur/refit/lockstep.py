@@ -16,7 +16,7 @@ from secateur.errors import SecateurError, first_line
 from secateur.network.batches import Call, on_device_of
 from secateur.network.layer_calls import FunctionCall, LayerCall, layer_call
 from secateur.network.memory import out_of_memory
-from secateur.network.modules import mode, owner
+from secateur.network.modules import mode, owner, stand_in
 from secateur.network.observer import Observer
 from secateur.refit.tape import RefitLayer, may_be_refitted
 
@@ -140,24 +140,42 @@ def _layer(call: FunctionCall) -> LayerCall:
 
 
 def in_lockstep(
-    original: nn.Module, small: nn.Module, batches: Sequence[Call], layers: Sequence[RefitLayer]
+    original: nn.Module,
+    small: nn.Module,
+    batches: Sequence[Call],
+    layers: Sequence[RefitLayer],
+    stateful: bool = False,
 ) -> Generator[tuple[RefitLayer, Iterator[tuple[Pause, Pause]]]]:
     """Return, for each layer in the order in which they are reached, the pauses of both networks, batch by batch.
 
     >>> for layer, pauses in in_lockstep(model, small, batches, layers):
     ...     for ours, theirs in pauses:
     ...         ...  # and then change the weights of the cut network, which goes on with the new ones
+
+    Args:
+        stateful: the networks take another path when a batch has the size of the one before, such as a detector that
+            keeps its anchors. Each batch then has copies of its own, with shared weights, that have run on it before.
     """
     with ExitStack() as stack:
         stack.enter_context(mode(original, False))
         stack.enter_context(mode(small, False))
         pairs: list[tuple[_Run, _Run]] = []
         for batch in batches:
-            pairs.append((_Run(original, batch, layers, True), _Run(small, batch, layers, False)))
+            ours, theirs = (_after(network, batch) if stateful else network for network in (original, small))
+            pairs.append((_Run(ours, batch, layers, True), _Run(theirs, batch, layers, False)))
             for run in pairs[-1]:
                 stack.callback(run.abandon)
         for layer in sorted(layers, key=lambda layer: layer.end):
             yield layer, _pauses(pairs)
+
+
+@torch.no_grad()
+def _after(network: nn.Module, batch: Call) -> nn.Module:
+    """Return a copy of the network, with the same weights, that has run on a batch."""
+    copy = stand_in(network)
+    args, kwargs = on_device_of(copy, batch)
+    copy(*args, **kwargs)
+    return copy
 
 
 def _pauses(pairs: Sequence[tuple[_Run, _Run]]) -> Iterator[tuple[Pause, Pause]]:

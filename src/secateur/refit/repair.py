@@ -146,7 +146,9 @@ def _refit(
     _check_plan(original, repaired, plan)
     used = list(split(batches, batch_that_fits(original, batches[0], memory)))
     two = take(used[0], slice(2))  # a single sample would not show tensors without an axis of samples
+    firsts = [_recorded(network, two) for network in (repaired, original)]
     tape, original_tape = (_recorded(network, two) for network in (repaired, original))
+    stateful = firsts[0].names != tape.names or firsts[1].names != original_tape.names
     if tape.names != original_tape.names:
         raise SecateurError(
             "the cut network calls other functions than the original, so they cannot run in lockstep",
@@ -160,7 +162,7 @@ def _refit(
     fitter = _Fitter(original, repaired, plan, count_samples(used))
     rows = []
     with bar("fitting layers", len(layers), progress) as advance:
-        with closing(in_lockstep(original, repaired, [part.batch for part in parts], layers)) as stations:
+        with closing(in_lockstep(original, repaired, [part.batch for part in parts], layers, stateful)) as stations:
             for layer, pauses in stations:
                 rows.append(fitter.fit(layer, zip(pauses, parts, strict=True)))
                 advance()
