@@ -57,6 +57,7 @@ BENCHMARKS = (
     Benchmark("prune_time", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
     Benchmark("round_trip", (*CUT, "secateur.storage"), packages=("torchvision", "timm", "safetensors")),
     Benchmark("fuzz_loader", ("secateur.storage", "secateur.surgery.plan"), packages=("safetensors",)),
+    Benchmark("fuzz_cli", ("secateur.cli",), packages=("typer",)),
     Benchmark(
         "fuzz_recipes", ("secateur.experiments.recipe", "secateur.experiments.yaml_settings"), packages=("PyYAML",)
     ),

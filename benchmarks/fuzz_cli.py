@@ -1,7 +1,7 @@
 """Run a thousand random command lines on tiny networks: each must end with exit code 0, 1 or 2, without a traceback.
 
-    python benchmarks/fuzz_cli.py                # 1,000 command lines
-    python benchmarks/fuzz_cli.py --count 50     # the first 50 of them
+    python benchmarks/fuzz_cli.py                # 1,000 command lines; writes results/fuzz_cli.json
+    python benchmarks/fuzz_cli.py --count 50     # the first 50 of them: prints only
     python benchmarks/fuzz_cli.py --replay 471   # one of them again, with all that it prints
 
 The options are those that the commands declare, so a new one is tried as well. Two thirds of the command lines have
@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from contextlib import chdir
@@ -30,7 +31,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import secateur as sc
-from environment import options, prepare, progress_bar, tests_on_path
+from environment import options, prepare, progress_bar, tests_on_path, write_record
 from secateur.cli import app
 
 tests_on_path()
@@ -183,17 +184,27 @@ def main() -> None:
             print(" ".join(map(repr, found.words)), found.printed, found.wrong, f"exit code {found.code}", sep="\n")
             sys.exit(bool(found.wrong))
         codes: Counter[tuple[str, int]] = Counter()
-        failures = 0
+        failures: list[dict[str, Any]] = []
+        slowest = 0.0
         with progress_bar() as bar:
             for seed in bar.track(range(args.count), description="running"):
+                started = time.process_time()
                 found = run(command_line(seed))
+                slowest = max(slowest, time.process_time() - started)
                 codes[found.words[0], found.code] += 1
                 if found.wrong:
-                    failures += 1
+                    failures.append({"seed": seed, "words": found.words, "wrong": found.wrong})
                     print(f"seed {seed}: {' '.join(map(repr, found.words))}\n{found.wrong}", flush=True)
     for name in sorted(set(COMMANDS)):
         print(f"{name}: " + ", ".join(f"exit code {code}: {codes[name, code]}" for code in (0, 1, 2)))
-    print(f"{failures} failures of {args.count} command lines")
+    print(f"{len(failures)} failures of {args.count} command lines")
+    if args.count >= COUNT:
+        names = sorted({name for name, _ in codes})
+        by_command = {name: {str(code): codes[name, code] for code in (0, 1, 2)} for name in names}
+        totals = {str(code): sum(one[str(code)] for one in by_command.values()) for code in (0, 1, 2)}
+        content = {"command_lines": args.count, "seeds": f"0 to {args.count - 1}", "failures": failures}
+        content |= {"exit_codes": totals, "by_command": by_command, "slowest_processor_seconds": round(slowest, 1)}
+        write_record("fuzz_cli", content)
     sys.exit(bool(failures))
 
 
