@@ -76,7 +76,7 @@ $(VENV)/.package: $(SETUP) | $(BIN)/python
 
 $(VENV)/.tools: $(VENV)/.package
 	@echo '== installing the test tools'
-	@$(INSTALL) --editable '.[dev,onnx,zoo]'
+	@$(INSTALL) --editable '.[dev,onnx,tensorboard,zoo]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.package

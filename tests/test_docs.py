@@ -44,6 +44,7 @@ from support.docs_snippets import (
 # torch's exporters use what torch or Python have deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
+REPOSITORY = "https://github.com/secateur/secateur/blob/main/"  # where links of the README lead
 TUTORIAL = "tutorial-cifar.md"
 REAL_DATA = os.environ.get("DOCS_DATA")
 # Names that the reader of a page brings along.
@@ -181,9 +182,9 @@ def test_commands_that_are_not_run_are_on_their_page() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_links(name: str) -> None:
     for target in links(PAGES[name]):
-        if re.match(r"\w+:", target):
+        path, _, anchor = target.removeprefix(REPOSITORY).partition("#")
+        if re.match(r"\w+:", path):
             continue
-        path, _, anchor = target.partition("#")
         file = (PAGES[name].parent / path).resolve() if path else PAGES[name]
         assert file.exists(), f"{name} links to {target}"
         if anchor:
@@ -197,6 +198,16 @@ def test_modules_and_files_that_a_page_names_exist(name: str) -> None:
         pkgutil.resolve_name(path)
     for path in re.findall(r"`(?:python )?((?:benchmarks|results|tests|src)/[\w./]+)", text):
         assert (ROOT / path).exists(), f"{name} names {path}"
+
+
+def test_the_readme_works_on_pypi_too() -> None:
+    """Whose page has no files beside it: every link and every image is an address."""
+    assert all(re.match("https://", target) for target in links(PAGES["README.md"]))
+    images = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", PAGES["README.md"].read_text())
+    assert images and all(one.startswith("https://raw.githubusercontent.com/secateur/secateur/main/") for one in images)
+    assert all((ROOT / one.partition("/main/")[2]).exists() for one in images)
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Documentation"].startswith(REPOSITORY) and REPOSITORY.startswith(urls["Homepage"])
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:

@@ -299,13 +299,13 @@ found, tracing, child_is_done = [], threading.Event(), threading.Event()
 threads = [threading.Thread(target=traces_slowly), threading.Thread(target=lambda: found.append(prune()))]
 threads[0].start()
 tracing.wait()
-threads[1].start()  # waits for the first
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
     signal.alarm(200)
     os.write(writer, prune().encode())
     os._exit(0)
+threads[1].start()  # waits for the first
 assert os.waitpid(child, 0)[1] == 0
 found.append(os.read(reader, 64).decode())
 child_is_done.set()
