@@ -59,8 +59,7 @@ NAVIGATION = {
         "report",
         "torch-pruning",
     ],
-<<<<<<< HEAD
-    "Reference": ["reference", "commands", "methods", "plan", "files", "glossary"],
+    "Reference": ["reference", "commands", "methods", "plan", "limits", "files", "glossary"],
     "Background": [
         "architecture",
         "trace",
@@ -72,10 +71,6 @@ NAVIGATION = {
         "quality",
         "coverage",
     ],
-=======
-    "Reference": ["reference", "commands", "methods", "plan", "limits", "files", "glossary"],
-    "Background": ["architecture", "trace", "repair", "method", "guarantee", "results", "quality", "coverage"],
->>>>>>> 35db41b (Docs: limits in the navigation)
 }
 MODULES = ("methods", "data", "zoo")  # public modules beside those in `secateur.__all__`
 # Addresses that a browser fetches by itself: scripts, styles, fonts, images. Plain links are not among them.
