@@ -91,7 +91,9 @@ def test_the_embedded_digits_are_those_for_testing(small: Path) -> None:
 
 def test_a_file_without_its_calibration_samples_is_noted(small: Path, data: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.safetensors"
-    sc.save(bare, sc.load(small, lenet5()), read_plan(small))
+    network = sc.cut(lenet5(), read_plan(small))  # a network from sc.load would remember the samples
+    network.load_state_dict(sc.load(small, lenet5()).state_dict())
+    sc.save(bare, network, read_plan(small))
     result = run("certify", bare, *ORIGINAL, "--data", data)
     assert result.exit_code == 0, result.output
     assert "the file does not name its calibration samples" in " ".join(result.stdout.split())
@@ -123,7 +125,8 @@ def test_folders_of_classes_are_labels(small: Path, tmp_path: Path) -> None:
     drop = next(one for one in found["statements"] if one["kind"] == "drop")
     old, new = (network(images[:60]).argmax(1) == labels[:60] for network in (lenet5(), sc.load(small, lenet5())))
     assert drop["observed"] == pytest.approx((int(old.sum()) - int(new.sum())) / 60)
-    rows = [f"heldout/{label}/{number}.png,{label}" for number, label in enumerate(labels[:60].tolist())]
+    paths = sorted(path.relative_to(tmp_path) for path in (tmp_path / "heldout").glob("*/*.png"))  # the same batches
+    rows = [f"{path},{path.parent.name}" for path in paths]
     (tmp_path / "heldout.csv").write_text("\n".join(["path,label", *rows]))
     table = run("certify", small, *ORIGINAL, "--data", tmp_path / "heldout.csv", "--json", "--delta", 0.1)
     assert json.loads(table.stdout)["statements"] == found["statements"]

@@ -60,6 +60,7 @@ def test_the_limit_of_a_container(
 def test_the_limit_of_the_process() -> None:
     code = (
         "import resource, torch; from secateur.network.memory import free_memory; cpu = torch.device('cpu');"
+        "torch.set_num_threads(1);"  # another one would take memory of its own
         f"resource.setrlimit(resource.RLIMIT_AS, ({4 << 30}, {resource.RLIM_INFINITY}));"
         "before = free_memory(cpu); kept = torch.ones(1 << 28, dtype=torch.uint8); print(before, free_memory(cpu))"
     )

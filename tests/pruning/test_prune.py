@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -143,7 +144,8 @@ except sc.SecateurError as error:
 def limited(megabytes: int) -> str:
     """Prune in a process that may use this much more memory; a batch alone would take 450 MB with its gradients."""
     command = [sys.executable, "-c", LIMITED, str(megabytes)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # libgomp ends the process if it cannot start another
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=one_thread).stdout
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
