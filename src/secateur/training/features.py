@@ -112,7 +112,7 @@ def kept_channels(feature: Feature, original: int, plan: Plan | None) -> Sequenc
 
 
 def _feature(layer: LayerCall, pooled: Tensor | None) -> Feature | None:
-    """Return the feature of a layer, None if its channels cannot be told from its weight."""
+    """Return the feature of a layer, None if its weight does not show which axis has its channels."""
     if not layer.refittable or layer.groups > 1:
         return None
     axis = layer.input.dim() - 1 if layer.linear else 1
