@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -130,3 +131,9 @@ def test_folders_of_classes_are_labels(small: Path, tmp_path: Path) -> None:
     (tmp_path / "heldout.csv").write_text("\n".join(["path,label", *rows]))
     table = run("certify", small, *ORIGINAL, "--data", tmp_path / "heldout.csv", "--json", "--delta", 0.1)
     assert json.loads(table.stdout)["statements"] == found["statements"]
+
+
+def test_statements_as_csv(small: Path, data: Path) -> None:
+    found = json.loads(run("certify", small, *ORIGINAL, "--data", data, "--json").stdout)["statements"]
+    rows = list(csv.DictReader(run("certify", small, *ORIGINAL, "--data", data, "--csv").stdout.splitlines()))
+    assert [(row["kind"], float(row["bound"])) for row in rows] == [(one["kind"], one["bound"]) for one in found]

@@ -13,7 +13,7 @@ from secateur.certificates.certify import Task
 from secateur.cli import options
 from secateur.cli.inputs import Reading, note_operators, numbers, trained_original_of
 from secateur.cli.options import ADVANCED, CERTIFICATE, DATA, MODELS, SOURCES, argument, count, option
-from secateur.cli.screen import Screen, heading
+from secateur.cli.screen import TableScreen, heading
 from secateur.network.examples import revive
 from secateur.pruning.settings import CERTIFICATE_DELTA
 from secateur.storage.checkpoint import read_info, read_plan
@@ -46,7 +46,7 @@ def certify(
     labels: Annotated[
         bool | None, option(ADVANCED, "", "Require labels, or ignore them.", show_default="if any")
     ] = None,
-    screen: Screen,
+    screen: TableScreen,
 ) -> None:
     """Bound the difference between SMALL and its original, with a stated confidence, from held-out data."""
     info = read_info(small)
@@ -79,8 +79,10 @@ def certify(
         )
     unknown = [] if isinstance(used, str) else ["the file does not name its calibration samples, so none were refused"]
     head: dict[str, Any] = {"small": str(small), "model": model, "data": heldout.origin}
-    screen.show(
-        head | json.loads(cert.to_json()),
+    plain = json.loads(cert.to_json())
+    screen.show_table(
+        head | plain,
+        plain["statements"],
         *heading(str(small), f"compared with {model}, on {heldout.origin}"),
         Text(str(cert)),
         *paragraphs("Note: ", unknown),

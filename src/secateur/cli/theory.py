@@ -9,7 +9,7 @@ import secateur as sc
 from secateur.cli import options
 from secateur.cli.inputs import Reading, original_of
 from secateur.cli.options import CERTIFICATE, DATA, MODELS, SOURCES, argument, option
-from secateur.cli.screen import Screen, heading
+from secateur.cli.screen import TableScreen, heading
 from secateur.network.examples import revive
 from secateur.pruning.settings import CERTIFICATE_DELTA
 from secateur.storage.checkpoint import read_info, read_plan
@@ -30,7 +30,7 @@ def theory(
     eps: Annotated[float, option(CERTIFICATE, "E", "Error of the output for which sizes are asked.")] = 0.5,
     beta: Annotated[float, option(CERTIFICATE, "P", "Share of inputs that may exceed the bounds.")] = 0.05,
     delta: Annotated[float, option(CERTIFICATE, "P", "Probability that a statement is false.")] = CERTIFICATE_DELTA,
-    screen: Screen,
+    screen: TableScreen,
 ) -> None:
     """Show the main theorem, the propagated error bound and the certified error of SMALL."""
     info, plan = read_info(small), read_plan(small)
@@ -46,4 +46,6 @@ def theory(
             original, info, heldout, eps=eps, beta=beta, delta=delta, small=network, plan=plan, example=example
         )
     head: dict[str, Any] = {"small": str(small), "model": model, "data": heldout.origin}
-    screen.show(head | found.as_dict(), *heading(str(small), f"cut from {model}, on {heldout.origin}"), found.table())
+    plain = found.as_dict()
+    title = heading(str(small), f"cut from {model}, on {heldout.origin}")
+    screen.show_table(head | plain, plain["layers"], *title, found.table())
