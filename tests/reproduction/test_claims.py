@@ -28,16 +28,20 @@ def test_without_results_nothing_is_claimed() -> None:
 
 
 def test_sparser_than_every_rival(tmp_path: Path) -> None:
-    lenet = run(tmp_path, "lenet300100", pfp=[[(0.85, 2.4, 2.4)]], ft=[[(0.8, 2.4, 2.4)]], thinet=[[(0.9, 12.0, 12.0)]])
-    found = verdicts({"lenet300100": lenet})
-    verdict, evidence = found["PFP gives sparser LeNets of commensurate accuracy than FT, SoftNet and ThiNet"]
+    far = [[(0.9, 12.0, 12.0)]]
+    steps = {"pfp": [[(0.85, 2.4, 2.4)]], "ft": [[(0.8, 2.4, 2.4)]], "thinet": far}
+    claim = "PFP gives sparser LeNets of commensurate accuracy than FT, SoftNet and ThiNet"
+    assert verdicts({"lenet300100": run(tmp_path / "some", "lenet300100", **steps)})[claim][0] == "not tested here"
+    found = verdicts({"lenet300100": run(tmp_path / "all", "lenet300100", **steps, softnet=far)})
+    verdict, evidence = found[claim]
     assert verdict == "holds" and "PFP PR 85.0 (+0.40), best rival FT PR 80.0" in evidence  # ThiNet is not near
     assert found["LeNet-300-100: PR 84.32"][0] == "holds" and found["LeNet-5: PR 92.37"][0] == "not tested here"
 
 
 def test_a_claim_that_fails_somewhere_and_holds_elsewhere(tmp_path: Path) -> None:
-    good = run(tmp_path, "resnet20-short", pfp=[[(0.5, 2.0, 2.0)]], ft=[[(0.4, 2.0, 2.0)]])
-    bad = run(tmp_path, "vgg16-short", pfp=[[(0.5, 2.0, 2.0)]], ft=[[(0.9, 2.0, 2.0)]])
+    less, more = [[(0.4, 2.0, 2.0)]], [[(0.9, 2.0, 2.0)]]
+    good = run(tmp_path, "resnet20-short", pfp=[[(0.5, 2.0, 2.0)]], ft=less, softnet=less, thinet=less)
+    bad = run(tmp_path, "vgg16-short", pfp=[[(0.5, 2.0, 2.0)]], ft=more, softnet=less, thinet=less)
     found = verdicts({"resnet20-short": good, "vgg16-short": bad})
     assert found["PFP gives sparser networks than FT, SoftNet and ThiNet on CIFAR-10"][0] == "holds in 1 of 2 cases"
     alone = verdicts({"vgg16-short": bad})

@@ -93,8 +93,8 @@ def finetune(
     kept = {name: value for name, value in info.items() if name not in (*DROPPED, "versions", "fingerprints", "notes")}
     used = _used(info.get("fingerprints"), found)
     head = {"small": str(small), "model": model, "data": found.origin, "teacher": teacher, "labels": labels}
-    told = {"finetuned": head | record, "fingerprints": used, "notes": [*_notes(info), *notes]}
-    sc.save(out, network, plan, info=kept | told)
+    added = {"finetuned": head | record, "fingerprints": used, "notes": [*_notes(info), *notes]}
+    sc.save(out, network, plan, info=kept | added)
     screen.show(
         head | record | {"notes": notes, "out": str(out)},
         *heading(str(small), f"fine-tuned on {found.samples:,} samples of {found.origin}"),
@@ -123,7 +123,7 @@ class Labelled:
         return -(-len(self.x) // self.batch)
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the training samples in a new order, changed anew."""
+        """Yield the training samples in a new order, augmented again."""
         source = torch.Generator().manual_seed(self.seed + number)
         for chosen in torch.randperm(len(self.x), generator=source).split(self.batch):
             (x,), _ = self.changes(((self.x[chosen],), {}), source)

@@ -62,14 +62,17 @@ def _all(find: Find, several: Sequence[Sequence[str]]) -> Iterator[Results]:
 
 
 def _sparser(method: str, several: Sequence[Sequence[str]]) -> Callable[[Find], list[tuple[bool, str]]]:
-    """Check that a method removes more parameters than every rival, at an error within half a point."""
+    """Check that a method removes more parameters than every rival, at an error within half a point.
+
+    A run in which a rival has not had all targets of the method yet decides nothing.
+    """
 
     def check(find: Find) -> list[tuple[bool, str]]:
         outcomes = []
         for found in _all(find, several):
             own = selected(found, method, "within 0.5")
             others = {one: point for one in RIVALS if (point := selected(found, one, "within 0.5"))}
-            if own is None or not others:
+            if own is None or any(_targets(found, one) < _targets(found, method) for one in RIVALS):
                 continue
             best = max(others, key=lambda name: _rank(others[name]))
             held = _rank(own) > _rank(others[best])
@@ -77,6 +80,10 @@ def _sparser(method: str, several: Sequence[Sequence[str]]) -> Callable[[Find], 
         return outcomes
 
     return check
+
+
+def _targets(found: Results, method: str) -> int:
+    return len({point.target for point in found.points if point.method == method})
 
 
 def _rank(point: Point) -> tuple[bool, float]:
