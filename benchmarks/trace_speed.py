@@ -130,7 +130,9 @@ def main() -> None:
         return
     names = [n for n in NETWORKS if n != "yolov8n" or importlib.util.find_spec("ultralytics")]
     rows = [in_fresh_process(__file__, "--threads", str(args.threads), "--one", name) for name in names]
-    write_record("trace_speed", {"networks": rows})
+    absent = sorted(set(NETWORKS) - set(names))
+    note = {"note": f"ultralytics was not installed: without {', '.join(absent)}"} if absent else {}
+    write_record("trace_speed", {**note, "networks": rows})
     lines = []
     for row in rows:
         within = "yes" if row["ratio"] <= LIMIT and row["extra_mb"] <= MEMORY_MB else "NO"
