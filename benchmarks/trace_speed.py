@@ -131,7 +131,11 @@ def main() -> None:
     names = [n for n in NETWORKS if n != "yolov8n" or importlib.util.find_spec("ultralytics")]
     rows = [in_fresh_process(__file__, "--threads", str(args.threads), "--one", name) for name in names]
     absent = sorted(set(NETWORKS) - set(names))
-    note = {"note": f"ultralytics was not installed: without {', '.join(absent)}"} if absent else {}
+    note = (
+        {"note": f"versions: ultralytics was not installed, so the record is without {', '.join(absent)}"}
+        if absent
+        else {}
+    )
     write_record("trace_speed", {**note, "networks": rows})
     lines = []
     for row in rows:
