@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ __all__ = [
     "set_grad_enabled",
     "size_hint",
     "uncompiled",
+    "unobserved",
     "version_of",
 ]
 
@@ -98,6 +100,11 @@ def op_schema_arguments(target: Any) -> list[str]:
 def overload_of(packet: Any, target: Any) -> Any:
     """Return the overload of an op packet that has the same overload name as the target."""
     return getattr(packet, target._overloadname)
+
+
+def unobserved() -> AbstractContextManager[None]:
+    """Return a `with` block whose calls no torch function mode sees."""
+    return torch._C.DisableTorchFunction()
 
 
 def version_of(tensor: Tensor) -> int:

@@ -24,6 +24,8 @@ from secateur.pruning.variants import Variant, variants
         ("pfp~q0.99", Variant("pfp", sensitivity="q0.99"), "pfp~q0.99"),
         ("ft~mean@pfp", Variant("ft", sensitivity="mean", allocation="pfp"), "ft~mean@pfp"),
         ("residual", Variant("residual"), "residual+repair"),
+        ("pfp+inputs", Variant("pfp", inputs=True), "pfp+inputs"),
+        ("residual-repair+inputs", Variant("residual", repair=False, inputs=True), "residual-repair+inputs"),
         ("residual-repair", Variant("residual", repair=False), "residual-repair"),
         (
             "pfp:rand~rms@uniform+repair",
@@ -36,7 +38,7 @@ def test_what_is_read_and_written(text: str, variant: Variant, written: str) -> 
     found = Variant.parse(text)
     assert (found, str(found)) == (variant, written)
     again = Variant.parse(written)
-    assert (again.stem, again.repaired) == (found.stem, found.repaired)
+    assert (again.stem, again.repaired, again.inputs) == (found.stem, found.repaired, found.inputs)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ def test_what_is_read_and_written(text: str, variant: Variant, written: str) -> 
         ("ft+", "cannot read"),
         ("ft+fix", "cannot read"),
         ("ft+repair+repair", "cannot read"),
+        ("ft+inputs+repair", "cannot read"),
         ("pfp@pfp:rand", "cannot read"),  # out of order
         ("pfp:rand:rand", "cannot read"),
         (7, "cannot read"),

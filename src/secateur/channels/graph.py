@@ -42,6 +42,8 @@ class Group:
         reasons: why the group is kept; empty if it can be cut.
         produces: the slots that are the output axis of a layer.
         consumes: the slots that are the input axis of a layer, where zeros mask a unit.
+        from_input: whether the channels are inputs of the network that may be cut (`prune_inputs`): the layer that
+            consumes them then selects those that are kept.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Group:
     reasons: tuple[Reason, ...] = ()
     produces: tuple[Slot, ...] = ()
     consumes: tuple[Slot, ...] = ()
+    from_input: bool = False
 
     @property
     def size(self) -> int:

@@ -131,6 +131,7 @@ class Cutting:
     round_to: options.RoundTo = DEFAULTS.round_to
     at_least: options.AtLeast = DEFAULTS.at_least
     output: options.CutAs = DEFAULTS.output
+    prune_inputs: options.PruneInputs = DEFAULTS.prune_inputs
     memory: options.Memory = DEFAULTS.memory  # in MB; the setting is in bytes
 
     @property

@@ -66,6 +66,9 @@ Seed = Annotated[int, option(ADVANCED, "N", "Seed for choosing samples and for r
 Keep = Annotated[list[str], option(ADVANCED, "PATTERN", "Layers that keep all filters; may be repeated.")]
 RoundTo = Annotated[int, count(ADVANCED, "Make group sizes multiples of N.")]
 AtLeast = Annotated[int, count(ADVANCED, "Channels that every group keeps.")]
+PruneInputs = Annotated[
+    bool, option(ADVANCED, "", "Prune inputs of the network, too; it still takes all of them.", "--prune-inputs")
+]
 CutAs = Annotated[Output, option(ADVANCED, "KIND", "module (your class), or graph (its exported program).")]
 
 Memory = Annotated[int | None, count(ADVANCED, "MB for temporary arrays.", show_default="half of the free memory")]

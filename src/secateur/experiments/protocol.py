@@ -33,6 +33,8 @@ def protocol(recipe: Recipe, method: str) -> dict[str, str]:
     steps = "in a cascade, each target from the last network" if recipe.cascade else "in one shot, from the original"
     repair = "repaired" if settings.repaired else "not repaired"
     pruned = f"{steps}; {settings.samples} calibration samples; {repair}; targets are of the {recipe.resource}"
+    if settings.prune_inputs:
+        pruned += "; inputs of the network pruned, too"
     if settings.method == "pfp":
         pruned += f"; {settings.select or 'derand'}, delta {settings.delta:g}, C {settings.C}"
     if recipe.recover:

@@ -98,7 +98,7 @@ class Recipe:
                 settings = self.settings(name)
             except UsageError as error:
                 raise UsageError(f"methods has {name!r}: {error.cause}", remedy=error.remedy) from error
-            same = known.setdefault(repr((settings.resolve(), settings.repaired)), name)
+            same = known.setdefault(repr((settings.resolve(), settings.repaired, settings.prune_inputs)), name)
             if same is not name:
                 raise UsageError(f"methods has {same!r} and {name!r}, which are the same", remedy="leave one out")
 

@@ -55,6 +55,7 @@ def compare(
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
+    prune_inputs: bool = False,
     memory: int | None = None,
     graph: ChannelGraph | None = None,
     example: Example | None = None,
@@ -90,6 +91,11 @@ def compare(
         raise UsageError(f"repeats is {repeats}", remedy="use a whole number from 1 up")
     resource, limits = _limits(budgets)
     chosen = None if methods is None else variants(methods, repair=repair)
+    if any(variant.inputs for variant in chosen or ()):
+        raise UsageError(
+            "the network is traced once for all methods, so +inputs cannot be part of one of them",
+            remedy="pass prune_inputs=True, which is for all methods",
+        )
     held_most = HELD if on is None else 0
     pool = Pool.of(data, repeats * samples + held_most, seed=seed, example=example, to_inputs=to_inputs)
     if chosen is None:

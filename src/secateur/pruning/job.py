@@ -96,7 +96,7 @@ class Job:
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")
         if graph is None:
-            graph = trace(model, single, keep=settings.keep, output=settings.output)
+            graph = trace(model, single, keep=settings.keep, output=settings.output, prune_inputs=settings.prune_inputs)
         else:
             _check_graph(graph, model, settings)
         graph.check_prunable()
@@ -262,7 +262,10 @@ class Job:
 
     def _notes(self, rows: Sequence[GroupRow], found: Mapping[str, Any], samples: int) -> list[str]:
         notes = list(self.notes)
-        unused = [row.name for row in rows if row.name not in found]
+        inputs = [row.name for row in rows if row.name not in found and self.graph[row.name].from_input]
+        unused = [row.name for row in rows if row.name not in found and row.name not in inputs]
+        if inputs:
+            notes.append(f"{', '.join(inputs)}: {self.method.name} ranks filters, and inputs have none; kept")
         if unused:
             notes.append(
                 f"{', '.join(unused)}: no layer that {self.method.name} knows consumes it in evaluation mode; kept"
@@ -382,9 +385,10 @@ def _check_graph(graph: ChannelGraph, model: nn.Module, settings: PruneSettings)
                 layer=name,
                 remedy="pass graph=sc.trace(model, example) of this network, or leave graph out",
             )
-    if settings.keep or settings.output not in ("module", graph.output):
+    inputs = settings.prune_inputs and not any(group.from_input for group in graph.groups)
+    if settings.keep or settings.output not in ("module", graph.output) or inputs:
         raise UsageError(
-            "keep= and output= were settled when the graph was traced",
+            "keep=, output= and prune_inputs= were settled when the graph was traced",
             remedy="pass them to sc.trace instead, or leave graph out",
         )
 

@@ -56,6 +56,7 @@ def plan(
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
+    prune_inputs: bool = False,
     memory: int | None = None,
     graph: ChannelGraph | None = None,
     example: Example | None = None,
@@ -98,6 +99,7 @@ def prune(
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
+    prune_inputs: bool = False,
     memory: int | None = None,
     graph: ChannelGraph | None = None,
     example: Example | None = None,
@@ -144,9 +146,11 @@ def prune(
         at_least: units that every group keeps; a mapping from patterns of group names sets it by group.
         round_to: group sizes are multiples of it; a mapping from patterns of group names sets it by group.
         output: `"module"` cuts your own class, `"graph"` the exported program.
+        prune_inputs: prune inputs of the network, too, where a linear layer or a convolution consumes them. The smaller
+            network still takes all of them, and this layer selects those that are kept.
         memory: bytes for temporary arrays; by default a part of the free memory.
-        graph: the channel graph of this network from `trace`, which is then not traced again; keep and output are
-            those of the trace.
+        graph: the channel graph of this network from `trace`, which is then not traced again; keep, output and
+            prune_inputs are those of the trace.
         example: an input to trace the network with; by default the first sample.
         to_inputs: turns a batch into the network's inputs: a tensor, a tuple of arguments or a dict of keywords.
         progress: show progress bars on the standard error stream.

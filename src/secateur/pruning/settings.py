@@ -41,6 +41,7 @@ class PruneSettings:
     at_least: int | Mapping[str, int] = 1
     round_to: int | Mapping[str, int] = 1
     output: Output = "module"
+    prune_inputs: bool = False
     memory: int | None = None
 
     def __post_init__(self) -> None:

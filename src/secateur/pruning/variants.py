@@ -14,10 +14,11 @@ from secateur.methods.pfp.method import PFP, SELECTS
 from secateur.pruning.allocation import NAMES as ALLOCATIONS
 from secateur.pruning.settings import PruneSettings
 
-VARIANT = re.compile(r"(\w+)(?::(\w+))?(?:~([\w.]+))?(?:@(\w+))?([+-]repair)?", re.ASCII)
+VARIANT = re.compile(r"(\w+)(?::(\w+))?(?:~([\w.]+))?(?:@(\w+))?([+-]repair)?(\+inputs)?", re.ASCII)
 FORMS = (
     f"write a method ({', '.join(METHODS)}), then, where wanted and in this order, :SELECT ({', '.join(SELECTS)}), "
-    f"~KIND of sensitivity, @ALLOCATION ({', '.join(ALLOCATIONS)}), +repair or -repair: pfp:pivotal~mean@uniform+repair"
+    f"~KIND of sensitivity, @ALLOCATION ({', '.join(ALLOCATIONS)}), +repair or -repair, +inputs: "
+    "pfp:pivotal~mean@uniform+repair"
 )
 
 
@@ -27,6 +28,7 @@ class Variant:
 
     Attributes:
         repair: None does what `prune` does with this method.
+        inputs: whether inputs of the network are pruned, too.
     """
 
     method: str | Method
@@ -34,21 +36,23 @@ class Variant:
     sensitivity: str | None = None
     allocation: str | None = None
     repair: bool | None = None
+    inputs: bool = False
 
     @classmethod
     def parse(cls, text: str | Method) -> Variant:
-        """Read a variant such as `pfp`, `pfp:pivotal`, `pfp~mean`, `ft@residual+repair`.
+        """Read a variant such as `pfp`, `pfp:pivotal`, `pfp~mean`, `ft@residual+repair`, `pfp+inputs`.
 
         >>> Variant.parse("ft@residual+repair")
-        Variant(method='ft', select=None, sensitivity=None, allocation='residual', repair=True)
+        Variant(method='ft', select=None, sensitivity=None, allocation='residual', repair=True, inputs=False)
         """
         if isinstance(text, Method):
             return cls(text)
         match = VARIANT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise UsageError(f"cannot read the method {text!r}", remedy=FORMS)
-        method, select, sensitivity, allocation, repair = match.groups()
-        found = cls(method, select, sensitivity, allocation, None if repair is None else repair == "+repair")
+        method, select, sensitivity, allocation, repair, inputs = match.groups()
+        repairs = None if repair is None else repair == "+repair"
+        found = cls(method, select, sensitivity, allocation, repairs, inputs is not None)
         try:
             chosen, sizes = found.settings(PruneSettings()).resolve()
         except UsageError as error:
@@ -63,6 +67,7 @@ class Variant:
     def settings(self, base: PruneSettings) -> PruneSettings:
         """Return the settings with this method and its options."""
         options: dict[str, Any] = {"select": self.select, "allocation": self.allocation, "repair": self.repair}
+        options["prune_inputs"] = self.inputs or base.prune_inputs
         return replace(base, method=self.method, sensitivity=self.sensitivity or base.sensitivity, **options)
 
     @property
@@ -82,7 +87,8 @@ class Variant:
 
     def __str__(self) -> str:
         default = replace(self, repair=None).repaired
-        return f"{self.stem}{'+repair' if self.repaired else '-repair' if default else ''}"
+        repair = "+repair" if self.repaired else "-repair" if default else ""
+        return f"{self.stem}{repair}{'+inputs' if self.inputs else ''}"
 
 
 def variants(methods: Sequence[str | Method], *, repair: bool = False) -> list[Variant]:

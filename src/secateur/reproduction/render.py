@@ -13,7 +13,9 @@ from secateur.reproduction.points import Point, Results, selected
 
 NAMES = {
     "pfp": "PFP",
+    "pfp+inputs": "PFP, inputs too",
     "residual": "residual (ours)",
+    "residual+inputs": "residual (ours), inputs too",
     "ft": "FT",
     "softnet": "SoftNet",
     "thinet": "ThiNet",

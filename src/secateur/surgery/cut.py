@@ -10,10 +10,11 @@ from torch import nn
 from secateur._torch import uncompiled
 from secateur.errors import SecateurError
 from secateur.network.examples import revive
-from secateur.network.modules import Slot, check_finite, duplicate, named_tensors, unwrap
+from secateur.network.modules import Slot, check_finite, duplicate, named_tensors, owner, unwrap
 from secateur.surgery import rewrite
 from secateur.surgery.attributes import update_attributes
 from secateur.surgery.plan import Plan
+from secateur.surgery.selected import can_select, select_inputs
 from secateur.surgery.slices import cut_tensor, mask_tensors
 
 HISTORY = "_secateur_cuts"  # attribute of a cut network: its plans as JSON texts, which any pickle can hold
@@ -89,6 +90,7 @@ def cut_module(model: nn.Module, plan: Plan) -> nn.Module:
     memo = {id(tensors[name]): cut_tensor(tensors[name], name, plan) for name in plan.shapes if name in tensors}
     small = duplicate(model, memo)
     update_attributes(model, small, plan)
+    select_inputs(small, plan)
     return small
 
 
@@ -104,6 +106,13 @@ def check_plan(model: nn.Module, plan: Plan) -> None:
             plan.check_shape(name, _width_attribute(model, name))
     for slot, indices in plan.kept.items():
         _check_indices(slot, indices, plan.shapes.get(slot.parameter, ()))
+    for slot in plan.selects:
+        if slot not in plan.kept or not can_select(model.get_submodule(owner(slot.parameter))):
+            raise SecateurError(
+                "the plan selects inputs of a layer that is no plain linear layer or convolution",
+                layer=slot.parameter,
+                remedy="make the plan again, with the network that it is for",
+            )
 
 
 def _check_indices(slot: Slot, indices: tuple[int, ...], shape: tuple[int, ...]) -> None:

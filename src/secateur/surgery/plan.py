@@ -13,11 +13,13 @@ import torch
 from secateur.channels.graph import ChannelGraph, Group, Output, last_unit
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, explained
-from secateur.network.modules import Slot
+from secateur.network.modules import Slot, owner
 from secateur.rows import frame, html
 from secateur.tables import percent
 
 SCHEMA = 3  # 2 added scales; 3 says "consumes" where 2 says "reads"
+
+SELECTED = "kept_inputs"  # the buffer of a layer that selects its inputs
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Plan:
         shapes: the shapes of the parameters that shrink, before the cut.
         example: shapes and types of the inputs that the network was traced with, as plain data.
         output: what a cut returns: `"module"` or `"graph"`.
+        selects: those of the consuming axes along which the network's own inputs lie: the layer selects the kept ones.
         schema: the version of the JSON format.
     """
 
@@ -65,6 +68,7 @@ class Plan:
     shapes: dict[str, tuple[int, ...]]
     example: Any = None
     output: Output = "module"
+    selects: tuple[Slot, ...] = ()
     schema: int = SCHEMA
 
     @classmethod
@@ -110,6 +114,9 @@ class Plan:
             shapes={slot.parameter: graph.shapes[slot.parameter] for slot in stays},
             example=graph.example,
             output=graph.output,
+            selects=tuple(
+                slot for name in kept if graph[name].from_input for slot in graph[name].slots if slot in stays
+            ),
         )
 
     def then(self, second: Plan) -> Plan:
@@ -143,6 +150,7 @@ class Plan:
             groups=tuple(groups.values()),
             kept=dict(sorted(kept.items())),
             consumes=tuple(sorted({*self.consumes, *second.consumes})),
+            selects=tuple(sorted({*self.selects, *second.selects})),
             scales=dict(sorted(scales.items())),
             shapes=dict(sorted({**second.shapes, **self.shapes}.items())),
         )
@@ -166,6 +174,7 @@ class Plan:
             reasons = (last_unit(group.name),) if group.prunable and len(kept) == 1 else group.reasons
             groups.append(replace(group, indices=tuple(indices), reasons=reasons))
         shapes = graph.shapes | {name: self.shape_after(name) for name in self.shapes}
+        shapes |= {f"{owner(slot.parameter)}.{SELECTED}": (len(self.kept[slot]),) for slot in self.selects}
         return replace(graph, groups=tuple(groups), shapes=shapes)
 
     def shape_after(self, name: str) -> tuple[int, ...]:
@@ -195,6 +204,7 @@ class Plan:
                 "axes": _by_parameter(self.kept),
                 "scales": _by_parameter(self.scales),
                 "consumes": [[slot.parameter, slot.axis] for slot in self.consumes],
+                "selects": [[slot.parameter, slot.axis] for slot in self.selects],
             }
         )
 
@@ -216,9 +226,8 @@ class Plan:
                     for g in data["groups"]
                 ),
                 kept={slot: _integers(indices) for slot, indices in _by_slot(data["axes"])},
-                consumes=tuple(
-                    Slot(name, int(axis)) for name, axis in data["consumes" if schema == SCHEMA else "reads"]
-                ),
+                consumes=_slots(data["consumes" if schema == SCHEMA else "reads"]),
+                selects=_slots(data.get("selects", ())),
                 scales={slot: _floats(factors) for slot, factors in _by_slot(data["scales"])},
                 shapes={name: _integers(shape) for name, shape in data["shapes"].items()},
                 example=data["example"],
@@ -309,6 +318,10 @@ def _by_parameter(slots: Mapping[Slot, Sequence[Any]]) -> dict[str, dict[str, An
 
 def _by_slot(axes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Slot, Any]]:
     return [(Slot(name, int(axis)), values) for name, by in axes.items() for axis, values in by.items()]
+
+
+def _slots(pairs: Any) -> tuple[Slot, ...]:
+    return tuple(Slot(name, int(axis)) for name, axis in pairs)
 
 
 def _floats(numbers: Any) -> tuple[float, ...]:

@@ -23,11 +23,19 @@ from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, describe, explain_errors
 from secateur.network.modules import check_finite, duplicate, exclusive, named_tensors, owner, unwrap
 from secateur.surgery.rewrite import programs_of
+from secateur.tracing.inputs import free_inputs
 from secateur.tracing.probe import probe
 from secateur.tracing.widths import follow_widths
 
 
-def trace(model: nn.Module, example: Example, *, keep: Sequence[str] = (), output: Output = "module") -> ChannelGraph:
+def trace(
+    model: nn.Module,
+    example: Example,
+    *,
+    keep: Sequence[str] = (),
+    output: Output = "module",
+    prune_inputs: bool = False,
+) -> ChannelGraph:
     """Return the channel groups of a model: those that can be cut, and the others with the reasons why not.
 
     >>> graph = sc.trace(model, torch.zeros(1, 3, 224, 224))
@@ -39,6 +47,8 @@ def trace(model: nn.Module, example: Example, *, keep: Sequence[str] = (), outpu
         keep: names, prefixes or patterns (`"layer4.*"`) of layers whose filters are kept.
         output: what a cut will return. `"module"` is the model's own class; `"graph"` is the exported program, for
             networks whose `forward` has hard-coded sizes or computes its weights.
+        prune_inputs: let inputs of the network be cut, too, where a linear layer or a convolution consumes them. The
+            cut network still takes all of them, and this layer selects those that are kept.
     """
     if output not in ("module", "graph"):
         raise UsageError(f"output is {output!r}", remedy="use 'module' or 'graph'")
@@ -47,7 +57,7 @@ def trace(model: nn.Module, example: Example, *, keep: Sequence[str] = (), outpu
     with exclusive():
         _check_values(model, example)
         try:
-            return _traced(model, example, keep, output)
+            return _traced(model, example, keep, output, prune_inputs)
         except Exception:
             _check_forward(model, example)  # its own error says more than that of torch.export
             raise
@@ -72,16 +82,20 @@ def _check_forward(model: nn.Module, example: Example) -> None:
         duplicate(model).eval()(*args, **kwargs)
 
 
-def _traced(model: nn.Module, example: Example, keep: Sequence[str], output: Output) -> ChannelGraph:
+def _traced(
+    model: nn.Module, example: Example, keep: Sequence[str], output: Output, prune_inputs: bool
+) -> ChannelGraph:
     if output == "graph":
         network = programs_of(model, example)
         ties, _ = propagate(network.programs, hard_coded=False)
-        return _graph(model, network.programs, ties, keep, describe(example), output, network.notes)
+        graph = _graph(model, network.programs, ties, keep, describe(example), output, network.notes)
+        return free_inputs(model, graph) if prune_inputs else graph
     programs, notes = export_modes(model, example)  # a branch that runs only in training must survive the cut too
     found = []
     for longest in (True, False):  # the second only if the first conflicts with hard-coded sizes
         ties, _ = propagate(programs, hard_coded=True, longest=longest)
         graph = _graph(model, programs, ties, keep, describe(example), output, notes)
+        graph = free_inputs(model, graph) if prune_inputs else graph
         for candidate in follow_widths(model, graph):
             found.append(probe(model, example, candidate, _suspects(graph, ties)))
             if found[-1].prunable == candidate.prunable:

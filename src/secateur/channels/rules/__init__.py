@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
     "embedding": layers.embedding,
     "glu": movement.glu,
     "index": movement.index,
+    "index_select": movement.index_select,
     "group_norm": norms.group_norm,
     "instance_norm": norms.instance_norm,
     "layer_norm": norms.layer_norm,

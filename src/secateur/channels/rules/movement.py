@@ -176,6 +176,10 @@ def index(p: Propagation, value: Value, indices: Sequence[Any]) -> Any:
     return replace(mixed, shape=p.shape(), labels=labels, plain=value.plain)
 
 
+def index_select(p: Propagation, value: Value, dim: int, indices: Value) -> Any:
+    return index(p, value, [*[None] * (dim % len(value.shape)), indices])
+
+
 def narrow(p: Propagation, value: Value, dim: int, start: int, length: int) -> Value:
     return slice_(p, value, dim, start, start + length)
 
