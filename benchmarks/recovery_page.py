@@ -20,6 +20,7 @@ NAMES = {
     "zoo:resnet56": "ResNet56, CIFAR-10",
     "zoo:resnet56-b": "ResNet56-B, CIFAR-10",
     "zoo:vgg16-bn": "VGG16-BN, CIFAR-10",
+    "torchvision:resnet50": "ResNet-50, ImageNet",
     "torchvision:mobilenet_v2": "MobileNetV2, ImageNet",
 }
 KINDS = (("residual+repair", False), ("residual+repair", True), ("residual-repair", True))
@@ -42,7 +43,7 @@ def section(record: dict[str, Any]) -> str:
 def _retrained(rows: dict[Cell, dict[str, Any]]) -> Iterator[str]:
     found = [cell for cell in rows if cell.epochs and cell.trial is None]
     if found:
-        yield "All training data, `Training(epochs=N)` with nothing else set, accuracy on the test images in percent:\n"
+        yield 'All training data, `Training(epochs=N, amp="bf16")`, accuracy on the test images in percent:\n'
         head = ("network", "kept", "start", "teacher", "epochs", "accuracy")
         yield from _table(
             head,
