@@ -6,7 +6,7 @@ import operator
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from secateur import _torch
 
@@ -131,3 +131,22 @@ def test_a_branch_on_values_is_told_from_other_failures() -> None:
         with pytest.raises(Exception) as error:  # of whatever class torch.export raises
             torch.export.export(model, (torch.ones(2),), strict=False)
         assert _torch.is_data_dependent(error.value) is expected
+
+
+def test_the_hooks_of_one_class_are_found_and_removed() -> None:
+    class Hook:
+        def __call__(self, module: nn.Module, args: object, output: Tensor) -> Tensor:
+            return output + 1
+
+    model, own = nn.Identity(), Hook()
+    model.register_forward_hook(own)
+    model.register_forward_hook(lambda module, args, output: output * 2)
+    assert _torch.forward_hooks(model, Hook) == [own]
+    _torch.remove_forward_hooks(model, Hook)
+    assert _torch.forward_hooks(model, Hook) == [] and model(torch.ones(())) == 2
+
+
+def test_the_keys_of_nested_values() -> None:
+    spec = _torch.pytree.tree_structure({"b": 1, "a": (2, 3)})
+    assert _torch.keys_of(spec) == ["b", "a"]
+    assert _torch.keys_of(spec.child(1)) == ["0", "1"]

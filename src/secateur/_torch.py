@@ -27,14 +27,17 @@ __all__ = [
     "enter_autocast",
     "exit_autocast",
     "flop_registry",
+    "forward_hooks",
     "has_unknown_size",
     "is_data_dependent",
     "is_exported",
+    "keys_of",
     "op_base_name",
     "op_schema_arguments",
     "overload_of",
     "pytree",
     "recompute_weight",
+    "remove_forward_hooks",
     "set_grad_enabled",
     "size_hint",
     "uncompiled",
@@ -116,6 +119,25 @@ def clear_forward_hooks(module: nn.Module) -> None:
     """Remove every forward hook of one module."""
     module._forward_hooks.clear()
     module._forward_pre_hooks.clear()
+
+
+def forward_hooks(module: nn.Module, kind: type) -> list[Any]:
+    """Return the forward hooks of one module that are objects of a class."""
+    return [hook for hook in module._forward_hooks.values() if isinstance(hook, kind)]
+
+
+def remove_forward_hooks(module: nn.Module, kind: type) -> None:
+    """Remove the forward hooks of one module that are objects of a class."""
+    for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, kind)]:
+        del module._forward_hooks[key]
+
+
+def keys_of(spec: pytree.TreeSpec) -> list[str]:
+    """Return the keys of the parts of a nested value: of a dict or named tuple its names, of others the positions."""
+    context: Any = getattr(spec.context, "_fields", spec.context)  # a named tuple has its class as context
+    known = isinstance(context, list | tuple) and len(context) == spec.num_children
+    named = known and all(isinstance(key, str | int) for key in context)
+    return [str(key) for key in (context if named else range(spec.num_children))]
 
 
 def recompute_weight(module: nn.Module) -> None:

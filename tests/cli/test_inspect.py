@@ -73,6 +73,34 @@ def test_keep(file: Path) -> None:
     assert "0 of" in result.stdout
 
 
+def test_free_outputs_and_layers_that_never_run(tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(
+        """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.spare = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        features = self.first(x)
+        return {"scores": self.second(features), "features": features}
+"""
+    )
+    words = ("inspect", f"{file}:Net", "--input", "1x3x8x8")
+    assert "kept" in rows(run(*words))["first"]
+    freed = run(*words, "--free-outputs", "features")
+    assert rows(freed)["first"][-1] == "prunable"
+    assert "1 layer never runs and stays as it is: spare" in freed.stdout
+    found = json.loads(run(*words, "--free-outputs", "features", "--json").stdout)
+    assert found["free_outputs"] == ["features"] and found["unused_layers"] == ["spare"]
+    wrong = run(*words, "--free-outputs", "feats")
+    assert wrong.exit_code == 2 and "there is no output 'feats'" in wrong.stderr
+
+
 def test_keep_that_matches_nothing_is_refused(file: Path) -> None:
     result = run("inspect", f"{file}:Net", "--input", "1x3x8x8", "--keep", "frist")
     assert result.exit_code == 2

@@ -162,3 +162,36 @@ def test_too_little_memory_is_reported_with_the_settings_that_lower_it() -> None
         printed.startswith("memory: memory ran out")
         and "remedy: lower memory= (bytes; on the command line --memory, MB), use fewer" in printed
     )
+
+
+class WithFeatures(nn.Module):
+    """Class scores, and beside them the feature map that they are computed from; and a layer that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 16, 3)
+        self.head, self.spare = nn.Linear(16, 5), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        features = self.second(self.first(x).relu()).relu()
+        return self.head(features.mean((2, 3))), [features]
+
+
+def test_free_outputs_are_pruned_compared_certified_and_saved(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = WithFeatures().eval(), torch.randn(96, 1, 10, 10)
+    with pytest.raises(sc.SecateurError, match="cannot be met"):
+        sc.plan(network, x[:64], budget={"params": "10%"})
+    res = sc.prune(network, x, budget={"params": "10%"}, samples=64, free_outputs=[1])
+    scores, (features,) = res.model(x)
+    assert scores.shape == (96, 5) and features.shape[1] < 16
+    assert res.repair is not None and res.agreement is not None and res.agreement.same is not None
+    assert "1 layer never runs and stays as it is: spare" in res.summary()
+    sc.save(tmp_path / "small.safetensors", res)
+    loaded = sc.load(tmp_path / "small.safetensors", WithFeatures()).eval()
+    assert torch.equal(loaded(x)[0], scores)
+    assert sc.certify(network, loaded, torch.randn(64, 1, 10, 10))["disagreement"].samples == 64
+    found = sc.compare(network, x, {"params": ["50%"]}, ["ft", "residual"], free_outputs=[1])
+    assert all(row.value is not None for row in found.rows)
+    with pytest.raises(sc.UsageError, match="were settled when the graph was traced"):
+        sc.prune(network, x, budget={"params": "50%"}, free_outputs=[1], graph=sc.trace(network, x[:1]))

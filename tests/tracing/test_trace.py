@@ -381,3 +381,44 @@ def test_every_piece_of_a_split_keeps_a_channel() -> None:
     for seed in range(5):
         plan = sc.random_plan(graph, kept=0.1, seed=seed)
         assert sc.verify(network, plan, IMAGE.float()) <= 1e-5
+
+
+class TwoOutputs(nn.Module):
+    """Predictions, and beside them the feature map that the last layer consumes; and a layer that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 12, 3, padding=1)
+        self.head, self.spare = nn.Conv2d(12, 4, 1), nn.Conv2d(12, 4, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.second(self.first(x).relu()).relu()
+        return {"scores": self.head(features).mean((2, 3)), "features": features}
+
+
+@pytest.mark.parametrize("output", ["module", "graph"])
+def test_free_outputs_need_not_keep_their_channels(output: Output) -> None:
+    network, x = TwoOutputs().eval(), torch.randn(8, 3, 8, 8)
+    assert "output" in sc.trace(network, x[:1], output=output)["second"].reasons[0].text
+    graph = sc.trace(network, x[:1], free_outputs=["features"], output=output)
+    assert graph["second"].prunable and not graph["head"].prunable
+    plan = sc.Plan.from_json(sc.random_plan(graph, kept=0.5).to_json())
+    assert plan.free_outputs == graph.free_outputs == ("features",)
+    assert sc.verify(network, plan, x) < 1e-5
+    small = sc.cut(network, plan)(x)
+    assert small["scores"].shape == (8, 4)
+    assert small["features"] is None if output == "graph" else small["features"].shape == (8, 6, 8, 8)
+    assert sc.repair(sc.cut(network, plan), network, x, plan)(x)["scores"].shape == (8, 4)
+
+
+def test_wrong_free_outputs_are_refused() -> None:
+    with pytest.raises(UsageError, match="there is no output 'feats'"):
+        sc.trace(TwoOutputs(), torch.zeros(1, 3, 8, 8), free_outputs=["feats"])
+    with pytest.raises(UsageError, match="every output is free"):
+        sc.trace(TwoOutputs(), torch.zeros(1, 3, 8, 8), free_outputs=["*"])
+
+
+def test_layers_that_never_run_are_named() -> None:
+    graph = sc.trace(TwoOutputs(), torch.zeros(1, 3, 8, 8))
+    assert graph.unused_layers == ("spare",)
+    assert "1 layer never runs and stays as it is: spare" in str(graph)

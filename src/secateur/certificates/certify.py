@@ -21,6 +21,8 @@ from secateur.network.batches import Call, as_batches, batch_size, calls, forwar
 from secateur.network.examples import Example, call_arguments
 from secateur.network.footprint import split_to_fit
 from secateur.network.modules import mode, owner, unwrap
+from secateur.network.outputs import without_outputs
+from secateur.surgery.cut import free_outputs_of
 from secateur.surgery.plan import Plan
 
 Task = Literal["classification", "regression"]
@@ -77,7 +79,8 @@ def certify(
     if layers and plan is None:
         raise UsageError("layers=True needs the plan", remedy="pass plan=, such as res.plan or read_plan(file)")
     known = frozenset(fingerprints.unpack(used) if isinstance(used, str) else used or ())
-    original, small = unwrap(original), unwrap(small)
+    free = plan.free_outputs if plan is not None else free_outputs_of(small)
+    original, small = (without_outputs(unwrap(network), free) for network in (original, small))
     errors = LayerErrors(original, small, plan) if layers and plan is not None else None
     compared = _Comparison(task)
     with mode(original, False), mode(small, False), torch.no_grad():
@@ -306,7 +309,7 @@ def _outputs(original: nn.Module, small: nn.Module, call: Call, errors: LayerErr
 
 def _run(network: nn.Module, call: Call) -> Tensor:
     """Return the output of a network on the CPU in double precision."""
-    found = pytree.tree_leaves(forward(network, call))
+    found = [leaf for leaf in pytree.tree_leaves(forward(network, call)) if leaf is not None]
     name, samples = type(network).__name__, batch_size(call)
     if len(found) != 1 or not isinstance(found[0], Tensor) or found[0].shape[:1] != (samples,):
         raise SecateurError(

@@ -119,6 +119,7 @@ class ChannelGraph:
         output: what a cut returns: `"module"` or `"graph"`.
         notes: remarks, such as a mode that could not be traced.
         unused: parameters and buffers that the forward pass never uses.
+        free_outputs: the outputs that need not keep their channels, as given.
         layers: the layers and how they are connected, for pictures.
     """
 
@@ -129,11 +130,28 @@ class ChannelGraph:
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
+    free_outputs: tuple[str, ...] = ()
 
     @property
     def prunable(self) -> tuple[Group, ...]:
         """The groups that can be cut."""
         return tuple(group for group in self.groups if group.prunable)
+
+    @property
+    def unused_layers(self) -> tuple[str, ...]:
+        """The layers that never run: no parameter of theirs is used."""
+        used = {owner(name) for name in self.shapes if name not in self.unused}
+        return tuple(dict.fromkeys(name for name in map(owner, self.unused) if name not in used))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and one on layers that never run."""
+        layers = self.unused_layers
+        if not layers:
+            return self.notes
+        named = ", ".join(layers[:5]) + (f" and {len(layers) - 5} more" if len(layers) > 5 else "")
+        runs = "layer never runs and stays as it is" if len(layers) == 1 else "layers never run and stay as they are"
+        return (*self.notes, f"{len(layers)} {runs}: {named}")
 
     def check_prunable(self) -> None:
         """Raise an error if no group of the network can be cut."""
@@ -201,9 +219,7 @@ class ChannelGraph:
             page += ["", Text(f"{hidden} smaller groups are not shown; --all lists them.", "dim")]
         if locations:
             page += ["", Text("Kept because", "bold"), _footnotes(locations, 1 if rows else None)]
-        page += tables.paragraphs("Note: ", self.notes)
-        if self.unused:
-            page += ["", Text(f"Never used in the forward pass: {', '.join(self.unused)}")]
+        page += tables.paragraphs("Note: ", self.remarks)
         return Stack(*page, "", Text(self._totals(shares is not None, total)))
 
     def as_dict(self, shares: Mapping[str, Share], *, indices: bool = False) -> dict[str, Any]:
@@ -213,6 +229,8 @@ class ChannelGraph:
             "groups": [group.as_dict(shares[group.name], indices) for group in self.groups],
             "notes": list(self.notes),
             "unused": list(self.unused),
+            "unused_layers": list(self.unused_layers),
+            "free_outputs": list(self.free_outputs),
         }
 
     def _largest(self, shares: Mapping[str, Share] | None, rows: int | None) -> list[Group]:

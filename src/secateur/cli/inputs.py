@@ -128,6 +128,7 @@ class Cutting:
     """The options for what may be cut, and how."""
 
     keep: options.Keep = DEFAULTS.keep
+    free_outputs: options.FreeOutputs = DEFAULTS.free_outputs
     round_to: options.RoundTo = DEFAULTS.round_to
     at_least: options.AtLeast = DEFAULTS.at_least
     output: options.CutAs = DEFAULTS.output

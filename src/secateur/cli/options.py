@@ -64,6 +64,9 @@ Seed = Annotated[int, option(ADVANCED, "N", "Seed for choosing samples and for r
 
 # Cutting
 Keep = Annotated[list[str], option(ADVANCED, "PATTERN", "Layers that keep all filters; may be repeated.")]
+FreeOutputs = Annotated[
+    list[str], option(ADVANCED, "PATH", "Outputs that need not keep their channels: 1, feats; may be repeated.")
+]
 RoundTo = Annotated[int, count(ADVANCED, "Make group sizes multiples of N.")]
 AtLeast = Annotated[int, count(ADVANCED, "Channels that every group keeps.")]
 PruneInputs = Annotated[

@@ -23,6 +23,7 @@ from secateur.network.examples import Example
 from secateur.network.footprint import batch_that_fits, split_to_fit
 from secateur.network.memory import memory_errors
 from secateur.network.modules import mode, unwrap
+from secateur.network.outputs import without_outputs
 from secateur.progress import bar
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
@@ -52,6 +53,7 @@ def compare(
     seed: int = 0,
     samples: int = SAMPLES,
     keep: Sequence[str] = (),
+    free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
@@ -111,7 +113,10 @@ def compare(
         graph=graph,
         example=example,
     )
-    evaluator = _Divergence(model, pool.some(held)) if on is None else _Accuracy(model, on, base.example, to_inputs)
+    original = base.model  # without its free outputs
+    evaluator = (
+        _Divergence(original, pool.some(held)) if on is None else _Accuracy(original, on, base.example, to_inputs)
+    )
     found = Comparison(
         resource=resource,
         budgets=tuple(limits),
@@ -260,7 +265,7 @@ def _evaluated(job: Job, evidence: TimedEvidence, evaluate: Callable[[nn.Module]
         res, seconds = evidence.timed(lambda: carry_out(job, job.draft(evidence)))
         if job.settings.repaired and res.repair is None and res.plan.kept:
             return replace(cell, error=next(note for note in res.notes if "not repaired" in note).splitlines()[0])
-        value = evaluate(res.model)
+        value = evaluate(without_outputs(res.model, res.plan.free_outputs))
     except (SecateurError, RuntimeError) as error:  # one method that fails, for whatever reason, leaves the others
         cause = str(error) if isinstance(error, SecateurError) else first_line(error)
         return replace(cell, error=cause.splitlines()[0])

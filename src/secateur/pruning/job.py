@@ -21,6 +21,7 @@ from secateur.network.batches import Call, batch_size, example_of
 from secateur.network.examples import Example
 from secateur.network.footprint import batch_that_fits
 from secateur.network.modules import named_tensors, unwrap
+from secateur.network.outputs import without_outputs
 from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
@@ -96,10 +97,18 @@ class Job:
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")
         if graph is None:
-            graph = trace(model, single, keep=settings.keep, output=settings.output, prune_inputs=settings.prune_inputs)
+            graph = trace(
+                model,
+                single,
+                keep=settings.keep,
+                free_outputs=settings.free_outputs,
+                output=settings.output,
+                prune_inputs=settings.prune_inputs,
+            )
         else:
             _check_graph(graph, model, settings)
         graph.check_prunable()
+        model = without_outputs(model, graph.free_outputs)
         pool = _that_fits(pool, model, settings)
         for numbers in (settings.at_least, settings.round_to):
             _check_patterns(numbers, graph)
@@ -120,7 +129,7 @@ class Job:
             method=method,
             allocation=allocation,
             before=cost(model, single),
-            notes=(*graph.notes, *pool.notes, *notes),
+            notes=(*graph.remarks, *pool.notes, *notes),
             factors=factors,
             progress=reading.get("progress", False),
             unused=tuple(pool.unused),
@@ -386,9 +395,9 @@ def _check_graph(graph: ChannelGraph, model: nn.Module, settings: PruneSettings)
                 remedy="pass graph=sc.trace(model, example) of this network, or leave graph out",
             )
     inputs = settings.prune_inputs and not any(group.from_input for group in graph.groups)
-    if settings.keep or settings.output not in ("module", graph.output) or inputs:
+    if settings.keep or settings.free_outputs or settings.output not in ("module", graph.output) or inputs:
         raise UsageError(
-            "keep=, output= and prune_inputs= were settled when the graph was traced",
+            "keep=, free_outputs=, output= and prune_inputs= were settled when the graph was traced",
             remedy="pass them to sc.trace instead, or leave graph out",
         )
 

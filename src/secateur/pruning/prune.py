@@ -22,6 +22,7 @@ from secateur.network.batches import as_batches, batch_size, calls
 from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
 from secateur.network.modules import duplicate
+from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
 from secateur.pruning.job import Draft, Job, Reading
@@ -29,7 +30,7 @@ from secateur.pruning.pool import Pair
 from secateur.pruning.result import Pruned
 from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
 from secateur.refit.repair import Repair, refit
-from secateur.surgery.cut import cut
+from secateur.surgery.cut import cut, wrap_like
 from secateur.surgery.plan import Plan
 from secateur.surgery.rewrite import runnable
 from secateur.surgery.verify import tolerance_for, verify
@@ -53,6 +54,7 @@ def plan(
     samples: int | None = SAMPLES,
     steps: int = 1,
     keep: Sequence[str] = (),
+    free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
@@ -96,6 +98,7 @@ def prune(
     samples: int | None = SAMPLES,
     steps: int = 1,
     keep: Sequence[str] = (),
+    free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
@@ -143,14 +146,16 @@ def prune(
             show how often the smaller network gives the original's answer: `res.agreement`.
         steps: cut in this many steps, measuring again after each.
         keep: names or patterns of layers whose filters stay.
+        free_outputs: outputs that need not keep their channels, such as feature maps beside the predictions: paths,
+            indices or patterns, as for `trace`. They are not compared with the original's.
         at_least: units that every group keeps; a mapping from patterns of group names sets it by group.
         round_to: group sizes are multiples of it; a mapping from patterns of group names sets it by group.
         output: `"module"` cuts your own class, `"graph"` the exported program.
         prune_inputs: prune inputs of the network, too, where a linear layer or a convolution consumes them. The smaller
             network still takes all of them, and this layer selects those that are kept.
         memory: bytes for temporary arrays; by default a part of the free memory.
-        graph: the channel graph of this network from `trace`, which is then not traced again; keep, output and
-            prune_inputs are those of the trace.
+        graph: the channel graph of this network from `trace`, which is then not traced again; keep, free_outputs,
+            output and prune_inputs are those of the trace.
         example: an input to trace the network with; by default the first sample.
         to_inputs: turns a batch into the network's inputs: a tensor, a tuple of arguments or a dict of keywords.
         progress: show progress bars on the standard error stream.
@@ -170,6 +175,8 @@ def prune(
     with memory_errors():
         job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
         found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
+        if found.plan.free_outputs:
+            found = replace(found, model=wrap_like(model, found.model))  # the job has a stand-in without wrappers
         return with_agreement(found, job.model, job.unused)
 
 
@@ -244,7 +251,7 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
     used = fingerprints.pack([*fingerprints.remembered(model), *own])
     fingerprints.remember(small, used)
     return Pruned(
-        model=small,
+        model=with_all_outputs(small),
         plan=draft.plan,
         verification=difference,
         before=job.before,
@@ -280,7 +287,9 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
         return res
     try:
         with memory_errors():
-            found = measure(model, res.model, unused, used=fingerprints.unpack(res.fingerprints))
+            free = res.plan.free_outputs
+            pair = without_outputs(model, free), without_outputs(res.model, free)
+            found = measure(*pair, unused, used=fingerprints.unpack(res.fingerprints))
     except SecateurError as error:
         return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
     return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))

@@ -11,6 +11,7 @@ from secateur.errors import UsageError
 from secateur.methods import METHODS
 from secateur.methods.base import Method
 from secateur.methods.pfp.method import PFP, SELECTS, Select
+from secateur.network.outputs import selectors
 from secateur.pruning.allocation import Allocation
 
 SAMPLES = 256
@@ -38,6 +39,7 @@ class PruneSettings:
     samples: int | None = SAMPLES
     steps: int = 1
     keep: tuple[str, ...] = ()
+    free_outputs: tuple[str, ...] = ()
     at_least: int | Mapping[str, int] = 1
     round_to: int | Mapping[str, int] = 1
     output: Output = "module"
@@ -58,6 +60,7 @@ class PruneSettings:
         if isinstance(self.keep, str):
             raise UsageError(f"keep is {self.keep!r}", remedy=f"pass a list of patterns: keep=[{self.keep!r}]")
         object.__setattr__(self, "keep", tuple(self.keep))
+        object.__setattr__(self, "free_outputs", selectors(self.free_outputs))
         self._check_method()
         self.resolve()
 

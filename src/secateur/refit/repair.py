@@ -34,6 +34,7 @@ from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import LayerCall
 from secateur.network.memory import megabytes, memory_errors, out_of_memory, room
 from secateur.network.modules import Slot, device_of, duplicate, mode, named_tensors, owner, unwrap
+from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.progress import bar
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
@@ -108,7 +109,7 @@ def repair(
     """
     with memory_errors():
         batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
-        original = unwrap(model)
+        original = without_outputs(unwrap(model), plan.free_outputs)
         if plan.output == "graph":
             check_plan(original, plan)
             original = rewrite.build(rewrite.programs_of(original, revive(plan.example, like=original)))
@@ -139,8 +140,9 @@ def refit(
 def _refit(
     small: nn.Module, model: nn.Module, batches: Sequence[Call], plan: Plan, memory: int, progress: bool
 ) -> tuple[nn.Module, Repair]:
-    original = unwrap(model)
-    repaired = duplicate(unwrap(small))
+    original = without_outputs(unwrap(model), plan.free_outputs)
+    as_cut = without_outputs(unwrap(small), plan.free_outputs)
+    repaired = duplicate(as_cut)
     if (found := count_samples(batches)) < EVERY:
         raise SecateurError(f"{found} samples are too few", layer="data", remedy="give at least 128")
     _check_plan(original, repaired, plan)
@@ -167,8 +169,8 @@ def _refit(
                 rows.append(fitter.fit(layer, zip(pauses, parts, strict=True)))
                 advance()
     result = Repair(tuple(rows), count_samples(used), before=0.0, after=0.0, norms=False, notes=notes)
-    best, result = _best(unwrap(small), repaired, original, parts, result)
-    return wrap_like(small, best), result
+    best, result = _best(as_cut, repaired, original, parts, result)
+    return wrap_like(small, with_all_outputs(best)), result
 
 
 def _recorded(network: nn.Module, call: Call) -> Tape:

@@ -11,6 +11,7 @@ from secateur._torch import uncompiled
 from secateur.errors import SecateurError
 from secateur.network.examples import revive
 from secateur.network.modules import Slot, check_finite, duplicate, named_tensors, owner, unwrap
+from secateur.network.outputs import without_outputs
 from secateur.surgery import rewrite
 from secateur.surgery.attributes import update_attributes
 from secateur.surgery.plan import Plan
@@ -35,7 +36,7 @@ def cut(model: nn.Module, plan: Plan) -> nn.Module:
     check_finite(inner)
     small: nn.Module
     if plan.output == "graph":
-        small = rewrite.cut_programs(rewrite.programs_of(inner, revive(plan.example, like=inner)), plan)
+        small = rewrite.cut_programs(_programs(inner, plan), plan)
     else:
         small = cut_module(inner, plan)
     setattr(small, HISTORY, (*getattr(inner, HISTORY, ()), plan.to_json()))
@@ -78,10 +79,23 @@ def mask(model: nn.Module, plan: Plan) -> nn.Module:
     inner = unwrap(model)
     check_plan(inner, plan)
     if plan.output == "graph":
-        return rewrite.mask_programs(rewrite.programs_of(inner, revive(plan.example, like=inner)), plan)
+        return rewrite.mask_programs(_programs(inner, plan), plan)
     masked = duplicate(inner)
     mask_tensors(named_tensors(masked), plan)
     return wrap_like(model, masked)
+
+
+def _programs(model: nn.Module, plan: Plan) -> rewrite.Programs:
+    return rewrite.programs_of(without_outputs(model, plan.free_outputs), revive(plan.example, like=model))
+
+
+def free_outputs_of(network: nn.Module) -> tuple[str, ...]:
+    """Return the outputs that need not equal the original's, by the plans that a network was cut with.
+
+    >>> without_outputs(small, free_outputs_of(small))(images)
+    """
+    plans = [Plan.from_json(text) for text in getattr(unwrap(network), HISTORY, ())]
+    return tuple(dict.fromkeys(one for plan in plans for one in plan.free_outputs))
 
 
 def cut_module(model: nn.Module, plan: Plan) -> nn.Module:

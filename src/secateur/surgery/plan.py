@@ -58,6 +58,7 @@ class Plan:
         example: shapes and types of the inputs that the network was traced with, as plain data.
         output: what a cut returns: `"module"` or `"graph"`.
         selects: those of the consuming axes along which the network's own inputs lie: the layer selects the kept ones.
+        free_outputs: outputs of the network that need not keep their channels, and are not compared.
         schema: the version of the JSON format.
     """
 
@@ -69,6 +70,7 @@ class Plan:
     example: Any = None
     output: Output = "module"
     selects: tuple[Slot, ...] = ()
+    free_outputs: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @classmethod
@@ -117,6 +119,7 @@ class Plan:
             selects=tuple(
                 slot for name in kept if graph[name].from_input for slot in graph[name].slots if slot in stays
             ),
+            free_outputs=graph.free_outputs,
         )
 
     def then(self, second: Plan) -> Plan:
@@ -152,6 +155,7 @@ class Plan:
             consumes=tuple(sorted({*self.consumes, *second.consumes})),
             selects=tuple(sorted({*self.selects, *second.selects})),
             scales=dict(sorted(scales.items())),
+            free_outputs=tuple(dict.fromkeys([*self.free_outputs, *second.free_outputs])),
             shapes=dict(sorted({**second.shapes, **self.shapes}.items())),
         )
 
@@ -205,6 +209,7 @@ class Plan:
                 "scales": _by_parameter(self.scales),
                 "consumes": [[slot.parameter, slot.axis] for slot in self.consumes],
                 "selects": [[slot.parameter, slot.axis] for slot in self.selects],
+                **({"free_outputs": list(self.free_outputs)} if self.free_outputs else {}),
             }
         )
 
@@ -232,6 +237,7 @@ class Plan:
                 shapes={name: _integers(shape) for name, shape in data["shapes"].items()},
                 example=data["example"],
                 output=data["output"],
+                free_outputs=_texts(data.get("free_outputs", [])),
             )
 
     def _repr_html_(self) -> str:
@@ -328,6 +334,12 @@ def _floats(numbers: Any) -> tuple[float, ...]:
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
         raise ValueError(f"expected finite numbers, found {numbers!r}"[:200])
     return tuple(float(n) for n in numbers)
+
+
+def _texts(texts: Any) -> tuple[str, ...]:
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        raise ValueError(f"expected texts, found {texts!r}"[:200])
+    return tuple(texts)
 
 
 def _integers(numbers: Any) -> tuple[int, ...]:

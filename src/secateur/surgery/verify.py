@@ -14,6 +14,7 @@ from secateur.network.batches import Call, calls
 from secateur.network.examples import revive
 from secateur.network.footprint import split_to_fit
 from secateur.network.modules import duplicate, mode, unwrap
+from secateur.network.outputs import without_outputs
 from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, cut, mask
 from secateur.surgery.plan import Plan
@@ -34,7 +35,7 @@ def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None =
         tolerance: raise an error above this difference. In single precision it is first measured again in double
             precision, where it must be at most 1e-9, since a deep network can amplify rounding.
     """
-    inner = unwrap(model)
+    inner = without_outputs(unwrap(model), plan.free_outputs)
     batches = list(calls(data, example=revive(plan.example)))
     if not batches:
         raise SecateurError("there is no data to verify on", remedy="pass at least one batch of inputs")

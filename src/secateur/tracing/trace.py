@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secateur._torch import pytree
+from secateur._torch import forward_hooks, pytree
 from secateur.channels.gather import gather
 from secateur.channels.graph import ChannelGraph, Output
 from secateur.channels.program import Program, export_modes
@@ -22,6 +23,7 @@ from secateur.channels.topology import layers_of
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, describe, explain_errors
 from secateur.network.modules import check_finite, duplicate, exclusive, named_tensors, owner, unwrap
+from secateur.network.outputs import DropOutputs, selectors, without_outputs
 from secateur.surgery.rewrite import programs_of
 from secateur.tracing.inputs import free_inputs
 from secateur.tracing.probe import probe
@@ -33,6 +35,7 @@ def trace(
     example: Example,
     *,
     keep: Sequence[str] = (),
+    free_outputs: Sequence[str | int] = (),
     output: Output = "module",
     prune_inputs: bool = False,
 ) -> ChannelGraph:
@@ -45,6 +48,9 @@ def trace(
         model: the network; it is not changed.
         example: inputs as `forward` takes them: a tensor, a tuple of arguments or a dict of keyword arguments.
         keep: names, prefixes or patterns (`"layer4.*"`) of layers whose filters are kept.
+        free_outputs: outputs that need not keep their channels, such as feature maps beside the predictions: paths or
+            indices (`1`, `"features"`, `"aux.0"`, all below them too) or patterns (`"*.feats*"`). They are not compared
+            either. An index counts in training mode only if `forward` returns the same there.
         output: what a cut will return. `"module"` is the model's own class; `"graph"` is the exported program, for
             networks whose `forward` has hard-coded sizes or computes its weights.
         prune_inputs: let inputs of the network be cut, too, where a linear layer or a convolution consumes them. The
@@ -52,12 +58,16 @@ def trace(
     """
     if output not in ("module", "graph"):
         raise UsageError(f"output is {output!r}", remedy="use 'module' or 'graph'")
-    model = unwrap(model)
+    free = selectors(free_outputs)
+    model = without_outputs(unwrap(model), free)
     check_finite(model)
     with exclusive():
         _check_values(model, example)
         try:
-            return _traced(model, example, keep, output, prune_inputs)
+            graph = _traced(model, example, keep, output, prune_inputs)
+            for hook in forward_hooks(model, DropOutputs):
+                hook.check()
+            return replace(graph, free_outputs=free)
         except Exception:
             _check_forward(model, example)  # its own error says more than that of torch.export
             raise
