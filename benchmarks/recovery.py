@@ -125,6 +125,8 @@ WORK = [
     *few("zoo:resnet56", 0.5, 512, 1024),
     *retrained("zoo:resnet20", 0.5, OURS, epochs=20),
     *retrained("zoo:resnet56", 0.5, OURS, f"{OURS}-teacher", "ft"),
+    *(cell for epochs in (1, 2, 10) for cell in retrained("zoo:resnet20", 0.5, OURS, "ft-teacher", epochs=epochs)),
+    *retrained("zoo:resnet20", 0.5, "ft-teacher", epochs=20),
     *few("zoo:resnet56", 0.3, 512, 1024),
     *few("torchvision:resnet50", 0.58, 500),
     *few("torchvision:resnet50", 0.8, 500),

@@ -110,6 +110,25 @@ def export() -> Any:
     return figures.draw(chart, width=WIDTH)
 
 
+def retraining() -> Any:
+    """Accuracy of ResNet20 at half of its MACs against the epochs of retraining, from results/recovery.json."""
+    rows = [row for row in _record("recovery")["records"] if row["network"] == "zoo:resnet20" and row["trial"] is None]
+    kinds = {
+        ("residual+repair", True): "secateur, the original as teacher",
+        ("residual+repair", False): "secateur, labels only",
+        ("ft", True): "filter norms, the original as teacher",
+        ("ft", False): "filter norms, labels only",
+    }
+    series = []
+    for style, ((start, teacher), name) in enumerate(kinds.items()):
+        own = {row["epochs"]: row["accuracy"] for row in rows if (row["start"], row["teacher"]) == (start, teacher)}
+        points = sorted((epochs, accuracy) for epochs, accuracy in own.items() if epochs)
+        if points:
+            series.append(Series(name, [x for x, _ in points], [y for _, y in points], style=style))
+    axes = Axis("epochs of retraining", "log"), Axis("test accuracy in percent")
+    return figures.draw(Chart("retraining", "", *axes, tuple(series)), width=WIDTH)
+
+
 PICTURES: dict[str, Callable[[], Any]] = {
     "prune": prune,
     "inspect": inspect,
@@ -117,6 +136,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "certificates": certificates,
     "bench": bench,
     "export": export,
+    "retraining": retraining,
 }
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import secateur as sc
 from secateur.certificates import fingerprints
+from secateur.cli.finetune import Labelled
 from secateur.embedded import digits, lenet5
 from secateur.storage.checkpoint import read_info, read_plan
 from support.command_line import TRAINED, run, width
@@ -75,9 +79,38 @@ def test_a_time_limit(pruned: Path, data: Path, tmp_path: Path, more: tuple[str,
     assert out.exists() and found["seconds"] < 30 and ("KL" in found["losses"][-2:][0]) == ("none" not in more)
 
 
+def test_an_interrupted_run_is_resumed(
+    pruned: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("finetune", pruned, *ORIGINAL, "--data", data, "--labels", "--epochs", 4)
+    whole, out = tmp_path / "whole.safetensors", tmp_path / "tuned.safetensors"
+    assert run(*words, "--out", whole).exit_code == 0 and not whole.with_name("whole.safetensors.state").exists()
+    state = out.with_name("tuned.safetensors.state")
+    epoch = Labelled.epoch
+
+    def interrupted(batches: Labelled, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        if number == 2:
+            raise KeyboardInterrupt
+        return epoch(batches, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Labelled, "epoch", interrupted)
+        assert run(*words, "--out", out).exit_code == 130 and state.exists() and not out.exists()
+    again = run(*words, "--out", out)
+    assert again.exit_code == 2 and "--resume" in again.stderr
+    assert run(*words, "--out", out, "--resume").exit_code == 0 and not state.exists()
+    old, new = sc.load(whole, lenet5()), sc.load(out, lenet5())
+    assert all(torch.equal(a, b) for a, b in zip(old.state_dict().values(), new.state_dict().values(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (("--resume",), "--resume needs --labels"),
+        (("--amp", "bf16"), "--amp needs --labels"),
+        (("--labels", "--resume"), "to resume from"),
+        (("--labels", "--resume", "--minutes", 1), "cannot be resumed"),
+        (("--labels", "--amp", "half"), "--amp is 'half'"),
         (("--epochs", 2, "--minutes", 1), "both given"),
         (("--minutes", 0), "--minutes is 0"),
         (("--epochs", 0), "less than 1"),

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 from rich.text import Text
@@ -16,7 +16,7 @@ import secateur as sc
 from secateur.certificates import fingerprints
 from secateur.cli import options
 from secateur.cli.inputs import Reading, check_out, note_operators, runs_code, trained_original_of
-from secateur.cli.options import DATA, MODELS, OUTPUT, RUN, RUNS_CODE, SOURCES, argument, count, option
+from secateur.cli.options import ADVANCED, DATA, MODELS, OUTPUT, RUN, RUNS_CODE, SOURCES, argument, count, option
 from secateur.cli.screen import Screen, heading, unwrapped
 from secateur.data.calibration import Calibration
 from secateur.errors import SecateurError, UsageError
@@ -24,6 +24,7 @@ from secateur.network.examples import revive
 from secateur.storage.checkpoint import read_info, read_plan
 from secateur.tables import paragraphs
 from secateur.training.augmentation import sound_augmentation
+from secateur.training.settings import Precision
 from secateur.zoo.names import build
 
 READING = Reading(samples=50_000, batch=64)
@@ -33,6 +34,7 @@ TRIAL = 3  # batches that are timed for --minutes
 VALIDATION = 10  # every tenth labelled sample is held out
 DROPPED = ("certificate", "agreement", "verification")  # what a file says about the weights from before
 ORIGINAL, NONE = "original", "none"
+AMP = "auto, off, bf16 or fp16"
 
 
 def finetune(
@@ -53,10 +55,14 @@ def finetune(
     reading: Reading = READING,
     out: Annotated[Path, option(OUTPUT, "FILE", "File for the fine-tuned network.")],
     force: options.Force = False,
+    resume: Annotated[bool, option(RUN, "", "With --labels: continue a run that was interrupted.", "--resume")] = False,
+    amp: Annotated[str, option(ADVANCED, "TYPE", f"With --labels: mixed precision, {AMP}.")] = "auto",
     screen: Screen,
 ) -> None:
     """Train SMALL with its original as teacher, with labels or without, and save it as a file of the same kind."""
     _check_options(epochs, minutes, labels, teacher)
+    state = out.with_name(f"{out.name}.state")
+    _check_resume(resume, labels, minutes, amp, state)
     check_out(out, force)
     model = trained_original_of(small, model, weights)
     info, plan = read_info(small), read_plan(small)
@@ -71,7 +77,8 @@ def finetune(
     own: dict[str, Any] = {"seed": reading.seed} | ({"lr": lr} if lr is not None else {})
     if labels:
         job = Labelled(network, original, found, reading.batch, reading.seed)
-        record, lines, notes = job.train(taught, plan, epochs, minutes, own, progress=screen.live)
+        own["amp"] = amp
+        record, lines, notes = job.train(taught, plan, epochs, minutes, own, state, progress=screen.live)
     else:
         assert taught is not None
         passes = (epochs or EPOCHS) * found.samples * 3 // 4  # every fourth sample is held out
@@ -95,6 +102,8 @@ def finetune(
     head = {"small": str(small), "model": model, "data": found.origin, "teacher": teacher, "labels": labels}
     added = {"finetuned": head | record, "fingerprints": used, "notes": [*_notes(info), *notes]}
     sc.save(out, network, plan, info=kept | added)
+    if labels and minutes is None:
+        state.unlink(missing_ok=True)
     screen.show(
         head | record | {"notes": notes, "out": str(out)},
         *heading(str(small), f"fine-tuned on {found.samples:,} samples of {found.origin}"),
@@ -136,11 +145,13 @@ class Labelled:
         epochs: int | None,
         minutes: float | None,
         settings: dict[str, Any],
+        state: Path,
         *,
         progress: bool,
     ) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Train the network; return a record, what to show, and notes."""
+        """Train the network; return a record, what to show, and notes. Runs without a time limit write their state."""
         batches: Any = self
+        state_path = state if minutes is None else None
         if minutes is not None:
             trial = First(self, TRIAL)
             short = sc.Training(epochs=1, loss=self.loss, **settings)
@@ -151,7 +162,9 @@ class Labelled:
             )
         full = sc.Training(epochs=epochs or 10, loss=self.loss, **settings)
         before = sc.evaluate(self.network, self.held_out, loss=self.loss)
-        result = sc.train(self.network, batches, full, teacher=teacher, plan=plan, progress=progress)
+        result = sc.train(
+            self.network, batches, full, teacher=teacher, plan=plan, state_path=state_path, progress=progress
+        )
         after = sc.evaluate(self.network, self.held_out, loss=self.loss)
         record = {
             "epochs": full.epochs,
@@ -210,6 +223,25 @@ def _check_options(epochs: int | None, minutes: float | None, labels: bool, teac
         )
     if teacher == NONE and not labels:
         raise UsageError("there is nothing to learn from", remedy="pass --labels, or leave --teacher none out")
+
+
+def _check_resume(resume: bool, labels: bool, minutes: float | None, amp: str, state: Path) -> None:
+    if amp not in get_args(Precision):
+        raise UsageError(f"--amp is {amp!r}", remedy=f"use {AMP}")
+    if not labels:
+        if resume or amp != "auto":
+            raise UsageError(
+                f"--{'resume' if resume else 'amp'} needs --labels", remedy="leave it out, or pass --labels"
+            )
+        return
+    if resume and minutes is not None:
+        raise UsageError("a run with --minutes cannot be resumed", remedy="use --epochs")
+    if resume and not state.exists():
+        raise UsageError(f"there is no {state} to resume from", remedy="leave --resume out")
+    if not resume and minutes is None and state.exists():
+        raise UsageError(
+            f"{state} is the state of an interrupted run", remedy="pass --resume, or remove the file to start again"
+        )
 
 
 def _used(before: object, data: Calibration) -> str:
