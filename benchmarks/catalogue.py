@@ -52,6 +52,7 @@ BENCHMARKS = (
     Benchmark("ray_sweep", ("secateur.experiments", "secateur.training", "secateur.storage"), packages=("ray",)),
     Benchmark("onnx_resnet56", (*PRUNE, "secateur.storage.export"), DATA, packages=("onnx", "onnxruntime")),
     Benchmark("certify_networks", (*PRUNE, "secateur.certificates"), DATA, packages=("scipy",)),
+    Benchmark("theory", (*PRUNE, "secateur.certificates", "secateur.theory"), DATA, packages=("scipy",)),
     Benchmark("depthwise", PRUNE, DATA, packages=("torchvision",)),
     Benchmark("speedup", PRUNE, packages=("torchvision",)),
     Benchmark("prune_time", PRUNE, DATA, packages=("torchvision", "torch-pruning")),

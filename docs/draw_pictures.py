@@ -129,6 +129,22 @@ def retraining() -> Any:
     return figures.draw(Chart("retraining", "", *axes, tuple(series)), width=WIDTH)
 
 
+def theory() -> Any:
+    """The error of each layer of ResNet20 by theory and as certified, from results/theory.json."""
+    rows = [row for row in _record("theory")["rows"] if row["network"] == "ResNet20" and row["layer"] != "output"]
+    series = []
+    for number, select in enumerate(("rand", "derand")):
+        own = [row for row in rows if row["select"] == select and row["a_priori"] > 0]  # 0: only dead units are gone
+        names = [row["layer"].replace("layer", "") for row in own]
+        for style, (key, words) in enumerate((("a_priori", "before the cut, by theory"), ("certified", "certified"))):
+            series.append(Series(f"{select}, {words}", names, [row[key] for row in own], style=2 * number + style))
+    series.append(Series("from 1 on nothing is guaranteed", names, [1.0] * len(names), "level"))
+    axes = Axis("layer", "category"), Axis("error relative to z+ + z-", "log")
+    drawn = figures.draw(Chart("theory", "", *axes, tuple(series)), width=WIDTH)
+    drawn.axes[0].legend(frameon=False, fontsize=7, ncol=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return drawn
+
+
 PICTURES: dict[str, Callable[[], Any]] = {
     "prune": prune,
     "inspect": inspect,
@@ -137,6 +153,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "bench": bench,
     "export": export,
     "retraining": retraining,
+    "theory": theory,
 }
 
 

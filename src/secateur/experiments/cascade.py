@@ -56,7 +56,7 @@ class Parts:
         if scale := recipe.normalise:
             train, validation, test = (part.scaled(scale.mean, scale.std) for part in (train, validation, test))
         if recipe.validation == "test":
-            validation, test = _halves(test)
+            validation, test = halves(test)
         return cls(train, validation, test, _weights(recipe, data_root(root)))
 
 
@@ -193,7 +193,7 @@ def folder_name(method: str) -> str:
     return method.replace(":", "-")
 
 
-def _halves(data: Data) -> tuple[Data, Data]:
+def halves(data: Data) -> tuple[Data, Data]:
     """Return two random halves, always the same."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     return data.take(order[: len(data) // 2]), data.take(order[len(data) // 2 :])

@@ -104,7 +104,7 @@ def theory(
     """
     cut, inner = Cut.of(result, plan), unwrap(original)
     example = revive(cut.plan.example, like=inner) if example is None else example
-    graph = trace(inner, example, output=cut.plan.output)
+    graph = trace(inner, example, output=cut.plan.output, prune_inputs=bool(cut.plan.selects))
     program = export(inner, example)
     heldout = list(heldout) if isinstance(heldout, Iterator) else heldout
     batches = list(calls(heldout, example=example, to_inputs=to_inputs))
