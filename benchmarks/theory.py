@@ -10,6 +10,7 @@ the CIFAR-10 test images that recipes use for validation. `docs/draw_pictures.py
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,12 @@ def layers(name: str, model: nn.Module, x: Tensor, fresh: Tensor, select: str) -
         }
         for one in sorted(found.layers, key=lambda one: order[one.layer])
     ]  # fmt: skip
-    whole = {"layer": "output", "a_priori": found.propagated, "certified": found.certified}
-    return [*rows, head | whole | {"by_theorem": found.theorem_usual}]
+    whole = {"layer": "output", "a_priori": _finite(found.propagated), "certified": found.certified}
+    return [*rows, head | whole | {"by_theorem": _finite(found.theorem_usual)}]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def main() -> None:
