@@ -268,8 +268,8 @@ def measure(cell: Cell, root: Path, folder: Path) -> dict[str, Any]:
         row["start_validation"] = accuracy(small, held_out)
         row |= retrain(cell, small, plan, model, data, folder / _file_name(cell))
     elif cell.recover:
-        rate = {"lr": CUT_RATE} if cell.start.endswith("-repair") else {}
-        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan, **rate)
+        rate: dict[str, Any] = {"lr": CUT_RATE} if cell.start.endswith("-repair") else {}
+        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan, amp="bf16", **rate)
         small = found.model
         row |= {"recover_minutes": round(found.seconds / 60, 1), "steps": found.steps}
         row |= {"divergence_before": found.before, "divergence_after": found.after}

@@ -107,7 +107,7 @@ def test_an_interrupted_run_is_resumed(
     ("more", "message"),
     [
         (("--resume",), "--resume needs --labels"),
-        (("--amp", "bf16"), "--amp needs --labels"),
+        (("--amp", "fp16"), "--amp fp16 needs --labels"),
         (("--labels", "--resume"), "to resume from"),
         (("--labels", "--resume", "--minutes", 1), "cannot be resumed"),
         (("--labels", "--amp", "half"), "--amp is 'half'"),

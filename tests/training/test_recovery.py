@@ -105,6 +105,17 @@ def test_the_measure_is_the_divergence_on_held_out_samples(case: Any) -> None:
     assert found.augmentation == "none, as asked"
 
 
+def test_steps_are_taken_in_bfloat16_and_judged_in_full_precision() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.randn(64, 3)
+    plan = sc.random_plan(sc.trace(model, x[:1]), kept=0.5, seed=0)
+    small = sc.cut(model, plan)
+    seen: list[tuple[bool, bool]] = []
+    small.register_forward_pre_hook(lambda *_: seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
+    sc.recover(small, model, x, plan=plan, steps=4, amp="bf16")
+    assert {half for step, half in seen if step} == {True} and {half for step, half in seen if not step} == {False}
+
+
 def test_a_time_limit(case: Any) -> None:
     small, model, plan = case
     found = sc.recover(small, model, images(), plan=plan, steps=10**6, minutes=0.02)
@@ -203,6 +214,7 @@ def test_nan_is_an_error_unless_the_network_is_better_already(case: Any, monkeyp
         ({"minutes": math.nan}, "minutes is nan"),
         ({"lr": -1}, "lr is -1"),
         ({"augment": "all"}, "augment is 'all'"),
+        ({"amp": "fp16"}, "amp is 'fp16'"),
         ({"samples": 20}, "20 samples are too few"),
     ],
 )

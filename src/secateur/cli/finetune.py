@@ -56,7 +56,7 @@ def finetune(
     out: Annotated[Path, option(OUTPUT, "FILE", "File for the fine-tuned network.")],
     force: options.Force = False,
     resume: Annotated[bool, option(RUN, "", "With --labels: continue a run that was interrupted.", "--resume")] = False,
-    amp: Annotated[str, option(ADVANCED, "TYPE", f"With --labels: mixed precision, {AMP}.")] = "auto",
+    amp: Annotated[str, option(ADVANCED, "TYPE", f"Mixed precision: {AMP}; without --labels off or bf16.")] = "auto",
     screen: Screen,
 ) -> None:
     """Train SMALL with its original as teacher, with labels or without, and save it as a file of the same kind."""
@@ -90,6 +90,7 @@ def finetune(
             steps=max(1, passes // reading.batch) if minutes is None else MANY,
             batch=reading.batch,
             minutes=minutes,
+            amp="bf16" if amp == "bf16" else "off",
             progress=screen.live,
             **own,
         )
@@ -229,9 +230,9 @@ def _check_resume(resume: bool, labels: bool, minutes: float | None, amp: str, s
     if amp not in get_args(Precision):
         raise UsageError(f"--amp is {amp!r}", remedy=f"use {AMP}")
     if not labels:
-        if resume or amp != "auto":
+        if resume or amp == "fp16":
             raise UsageError(
-                f"--{'resume' if resume else 'amp'} needs --labels", remedy="leave it out, or pass --labels"
+                f"--{'resume' if resume else 'amp fp16'} needs --labels", remedy="leave it out, or pass --labels"
             )
         return
     if resume and minutes is not None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from secateur.network.batches import (
     take,
 )
 from secateur.network.divergence import output_divergence
-from secateur.network.modules import duplicate, mode, unwrap
+from secateur.network.modules import device_of, duplicate, mode, unwrap
 from secateur.progress import bar
 from secateur.surgery.cut import wrap_like
 from secateur.surgery.plan import Plan
@@ -37,6 +37,7 @@ from secateur.training.distillation import Teacher, check_outputs
 from secateur.training.learning_rates import learning_rate
 from secateur.training.settings import Training
 
+Half = Literal["off", "bf16"]
 Augment = Literal["auto", "none"] | Callable[[Tensor], Tensor]
 STEPS, BATCH, RATE = 200, 32, 1e-4
 FEWEST = 32  # samples
@@ -53,8 +54,11 @@ class RecoverSettings:
     batch: int = BATCH
     lr: float = RATE
     minutes: float | None = None
+    amp: Half = "off"
 
     def __post_init__(self) -> None:
+        if self.amp not in get_args(Half):
+            raise UsageError(f"amp is {self.amp!r}", remedy="use 'off' or 'bf16'")
         for name in ("steps", "batch"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -117,6 +121,7 @@ def recover(
     lr: float = RATE,
     minutes: float | None = None,
     augment: Augment = "auto",
+    amp: Half = "off",
     to_inputs: Callable[[Any], Any] | None = None,
     memory: int = 1 << 29,
     seed: int = 0,
@@ -146,14 +151,18 @@ def recover(
         minutes: the time after which it ends; the learning rate falls in time for that.
         augment: `"auto"` mirrors and shifts images if the original gives the same answers for them, `"none"` leaves
             them as they are; or a function of a batch of inputs, called in every step.
+        amp: `"bf16"` takes the steps in bfloat16, in about half of the time where the processor has it in hardware;
+            held-out samples are always judged in full precision.
         to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
         memory: bytes for outputs and features of the original, which runs once for each changed sample.
         seed: of the order and the augmentation.
         progress: show a progress bar on the standard error stream.
     """
     started = time.perf_counter()
-    RecoverSettings(steps, batch, lr, minutes)  # checks them
-    settings = Training(epochs=1, optimizer="adam", lr=lr, temperature=TEMPERATURE, feature_weight=FEATURES, seed=seed)
+    RecoverSettings(steps, batch, lr, minutes, amp)  # checks them
+    settings = Training(
+        epochs=1, optimizer="adam", lr=lr, temperature=TEMPERATURE, feature_weight=FEATURES, seed=seed, amp=amp
+    )
     original, student = unwrap(model), duplicate(unwrap(small))
     teacher = Teacher(original, student, settings, plan, pooled=True, memory=memory)
     if not any(parameter.requires_grad for parameter in student.parameters()):
@@ -219,7 +228,7 @@ def _descend(
     progress: bool,
 ) -> tuple[str, ...]:
     """Take the gradient steps until they are done or the seconds are over; return notes."""
-    student, settings = teacher.student, teacher.settings
+    student, settings, device = teacher.student, teacher.settings, device_of(teacher.student).type
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, settings.lr, weight_decay=DECAY)
     different = len(batches) * (COPIES if changes.changes else 1)
@@ -232,9 +241,10 @@ def _descend(
             done = min(1.0, max(step / steps, (time.perf_counter() - began) / limit if limit > 0 else 1.0))
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(settings, 0, done)
-            with teacher.watch(student) as seen:
-                forward(student, call)
-            loss = teacher.loss(seen, key=entry if changes.repeatable else None)
+            with torch.autocast(device, torch.bfloat16, enabled=settings.amp == "bf16"):
+                with teacher.watch(student) as seen:
+                    forward(student, call)
+                loss = teacher.loss(seen, key=entry if changes.repeatable else None)
             if not loss.isfinite():
                 return (_not_finite(step, learning_rate(settings, 0, done), judge.best_step),)
             optimizer.zero_grad()
