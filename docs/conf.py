@@ -50,6 +50,7 @@ NAVIGATION = {
         "prune",
         "retraining",
         "inspect",
+        "parts",
         "compare",
         "certificates",
         "theory",

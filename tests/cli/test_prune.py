@@ -275,3 +275,28 @@ def test_all_settings_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     # The samples were drawn when the data was read.
     wanted = sc.PruneSettings(**given, repair=True, keep=("conv1", "fc*"), samples=None)  # type: ignore[arg-type]
     assert {name: asked[name] for name in vars(wanted)} == vars(wanted)
+
+
+def test_a_part_of_a_larger_model(tmp_path: Path) -> None:
+    file, out = tmp_path / "net.py", tmp_path / "small.safetensors"
+    file.write_text("from support.detectors import detector, pictures\n\ndef data():\n    return pictures(16)\n")
+    words = ("prune", f"{file}:detector", "--data", f"{file}:data", "--samples", "32", "--macs", "60%")
+    refused = run(*words)
+    assert refused.exit_code == 1 and "scope='backbone'" in refused.stderr
+    result = run(*words, "--scope", "backbone", "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["settings"]["scope"] == ["backbone"] and found["samples"] == 32
+    assert found["agreement"]["samples"] == 32
+    assert any("only backbone was pruned" in note for note in found["notes"])
+    shown = run("inspect", out, "--json")
+    assert json.loads(shown.stdout)["groups"][0]["name"].startswith("backbone.")
+    wrong = run(*words, "--scope", "backbnoe")
+    assert wrong.exit_code == 2 and "nearest: backbone" in wrong.stderr
+    traced = run("inspect", f"{file}:detector", "--scope", "backbone", "--input", "2x3x16x16")
+    assert traced.exit_code == 0 and "backbone.3" in traced.stdout
+    onnx = run(
+        "export", out, "--model", f"{file}:detector", "--scope", "backbone", "--to", "torch-export", "--input",
+        "2x3x16x16", "--out", tmp_path / "part.pt2", "--runs", 20,
+    )  # fmt: skip
+    assert onnx.exit_code == 0, onnx.output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.errors import SecateurError, explained
-from secateur.network.batches import batch_size
+from secateur.network.batches import batch_size, listed
 from secateur.network.modules import unwrap
 
 USED = "_secateur_samples"  # attribute of a pruned network
@@ -25,6 +25,9 @@ def of(inputs: Any) -> list[str]:
     >>> of(torch.zeros(2, 3))
     ['c2be91fa776487fb', 'c2be91fa776487fb']
     """
+    images = listed(inputs) if isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[1], dict) else None
+    if images is not None:  # a call with a list of images: each is a sample
+        return [one for image in images for one in of(image[None])]
     size = batch_size(((inputs,), {}))
     hashes = [hashlib.blake2b(digest_size=BYTES) for _ in range(size)]
     for leaf in pytree.tree_leaves(inputs):

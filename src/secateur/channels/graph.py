@@ -119,6 +119,7 @@ class ChannelGraph:
         output: what a cut returns: `"module"` or `"graph"`.
         notes: remarks, such as a mode that could not be traced.
         unused: parameters and buffers that the forward pass never uses.
+        scope: the submodules that the graph is of; empty if it is of the whole model.
         free_outputs: the outputs that need not keep their channels, as given.
         layers: the layers and how they are connected, for pictures.
     """
@@ -131,6 +132,7 @@ class ChannelGraph:
     unused: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     free_outputs: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
 
     @property
     def prunable(self) -> tuple[Group, ...]:
@@ -231,6 +233,7 @@ class ChannelGraph:
             "unused": list(self.unused),
             "unused_layers": list(self.unused_layers),
             "free_outputs": list(self.free_outputs),
+            "scope": list(self.scope),
         }
 
     def _largest(self, shares: Mapping[str, Share] | None, rows: int | None) -> list[Group]:

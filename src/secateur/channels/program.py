@@ -30,6 +30,10 @@ from secateur.network.modules import exclusive, named_tensors, stand_in
 from secateur.network.operations import op_name
 
 
+class ExportError(SecateurError):
+    """The model cannot be exported as a whole."""
+
+
 @dataclass
 class Program:
     """One mode (evaluation or training) of a model: `get_attr` nodes are its tensors, `placeholder` nodes its inputs.
@@ -180,14 +184,14 @@ def _attribute(model: nn.Module, name: str) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def _export_error(error: Exception, model: nn.Module) -> SecateurError:
+def _export_error(error: Exception, model: nn.Module) -> ExportError:
     """Return an error that names the line of the user's own code at which the export stopped."""
     where, line = users_line(error)
     branches = is_data_dependent(error)
     cause = "its forward branches on the values of a tensor" if branches else "torch.export cannot follow it"
-    return SecateurError(
+    return ExportError(
         f"{cause}{where and f' at {where}: {line}'} ({first_line(error)})",
         layer=type(model).__name__,
-        remedy="let branches depend on shapes or attributes only (torch.where selects by values), check that the "
-        "example has the shape and type that forward expects, or trace the part of the network that can be exported",
+        remedy="let branches depend on shapes or attributes only (torch.where selects by values), or check that "
+        "the example has the shape and type that forward expects",
     )

@@ -11,10 +11,9 @@ from rich.text import Text
 import secateur as sc
 from secateur.certificates.certify import Task
 from secateur.cli import options
-from secateur.cli.inputs import Reading, note_operators, numbers, trained_original_of
+from secateur.cli.inputs import Reading, example_of_file, note_operators, numbers, trained_original_of
 from secateur.cli.options import ADVANCED, CERTIFICATE, DATA, MODELS, SOURCES, argument, count, option
 from secateur.cli.screen import TableScreen, heading
-from secateur.network.examples import revive
 from secateur.pruning.settings import CERTIFICATE_DELTA
 from secateur.storage.checkpoint import read_info, read_plan
 from secateur.tables import paragraphs
@@ -53,10 +52,10 @@ def certify(
     model = trained_original_of(small, model, weights)
     errors = numbers("eps", eps)
     plan, used = read_plan(small), info.get("fingerprints")
-    example = revive(plan.example)
     with screen.status(f"building {model}"):
         original = build(model, weights)
         network = sc.load(small, original)
+    example = example_of_file(small, original)
     note_operators(screen, model)
     with screen.status(f"reading {data}"):
         heldout = reading.read_unseen(data, example)

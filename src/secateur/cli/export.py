@@ -31,6 +31,7 @@ def export(
     reading: Reading = READING,
     out: Annotated[Path, option(OUTPUT, "FILE", "File to write.")],
     to: Annotated[To, option(OUTPUT, "KIND", "onnx, or torch-export for a .pt2 file.")] = "onnx",
+    scope: options.Scope = (),  # type: ignore[assignment]
     fixed_batch: Annotated[
         bool, option(OUTPUT, "", "Fix the batch size to that of the input.", "--fixed-batch")
     ] = False,
@@ -49,7 +50,7 @@ def export(
         samples = None if data is None else reading.read(data, example)
     runtime = RUNTIMES[to]
     with screen.status(f"exporting, and running both in torch and in {runtime}"), use_threads(threads):
-        found = sc.export(original, out, example, to, data=samples, dynamic=not fixed_batch, runs=runs)
+        found = sc.export(original, out, example, to, data=samples, scope=scope, dynamic=not fixed_batch, runs=runs)
     saved = inputs.is_file(network)
     before = Path(network).stat().st_size if saved else found.bytes_before
     made = table("", "size", "median", "quartiles")

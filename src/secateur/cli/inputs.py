@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ class Subject(Reading):
 class Cutting:
     """The options for what may be cut, and how."""
 
+    scope: options.Scope = DEFAULTS.scope
     keep: options.Keep = DEFAULTS.keep
     free_outputs: options.FreeOutputs = DEFAULTS.free_outputs
     round_to: options.RoundTo = DEFAULTS.round_to
@@ -155,13 +157,29 @@ def open_with_example(
     if not is_file(name):
         return build_with_example(name, shapes, weights)
     given = zeros(shapes)
-    plan = read_plan(name)
-    if original is not None:
-        return sc.load(name, build(original)), given or revive(plan.example)
     try:
-        return sc.load(name), given or revive(plan.example)
+        network = sc.load(name) if original is None else sc.load(name, build(original))
+        return network, given or example_of_file(Path(name), network)
     except UsageError as error:
+        if original is not None:
+            raise
         raise UsageError(error.cause, remedy="name that network: --model net.py:make") from error
+
+
+def example_of_file(path: Path, network: nn.Module) -> Example:
+    """Return an input of zeros for the network in a file; of a model that was pruned in parts, for the whole model."""
+    plan = read_plan(path)
+    if not plan.scope:
+        return revive(plan.example)
+    shapes = read_info(path).get("input")
+    if isinstance(shapes, list) and shapes and all(map(_is_shape, shapes)):
+        return tuple(torch.zeros(shape) for shape in shapes)
+    return (torch.zeros(_default_shape(network)),)
+
+
+def _is_shape(found: Any) -> bool:
+    sizes = isinstance(found, list) and all(isinstance(n, int) and 0 < n < 2**16 for n in found)
+    return sizes and math.prod(found) < 2**28
 
 
 def original_of(path: Path) -> str:

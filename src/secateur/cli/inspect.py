@@ -28,6 +28,7 @@ def inspect(
     *,
     network: options.Network,
     input: options.Input = None,
+    scope: options.Scope = DEFAULTS.scope,
     keep: options.Keep = DEFAULTS.keep,
     free_outputs: options.FreeOutputs = DEFAULTS.free_outputs,
     output: options.CutAs = DEFAULTS.output,
@@ -41,8 +42,8 @@ def inspect(
             remedy="inspect the network that it was exported from; secateur bench times an .onnx file",
         )
     if is_file(network):
-        if input or keep or free_outputs or output != DEFAULTS.output:
-            remedy = "leave --input, --keep, --free-outputs and --output out, or name a network"
+        if input or scope or keep or free_outputs or output != DEFAULTS.output:
+            remedy = "leave --input, --scope, --keep, --free-outputs and --output out, or name a network"
             raise UsageError(f"{network} is cut already", remedy=remedy)
         _show_file(Path(network), all, screen)
         return
@@ -52,7 +53,7 @@ def inspect(
     with screen.status("counting parameters and MACs"):
         cost = sc.cost(module, example)
     with screen.status("tracing channels"):
-        graph = sc.trace(module, example, keep=keep, free_outputs=free_outputs, output=output)
+        graph = sc.trace(module, example, scope=scope, keep=keep, free_outputs=free_outputs, output=output)
     parts = shares(graph, cost)
     head = {"model": network, "input": input_shapes(example), "params": cost.params, "macs": cost.macs}
     origin = "given" if input else "the default; set it with --input"

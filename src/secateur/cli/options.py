@@ -63,6 +63,9 @@ Std = Annotated[str | None, option(DATA, "NUMBERS", "Std to divide by: a number,
 Seed = Annotated[int, option(ADVANCED, "N", "Seed for choosing samples and for random methods.")]
 
 # Cutting
+Scope = Annotated[
+    list[str], option(ADVANCED, "NAME", "Submodules to prune instead of the whole model; may be repeated.")
+]
 Keep = Annotated[list[str], option(ADVANCED, "PATTERN", "Layers that keep all filters; may be repeated.")]
 FreeOutputs = Annotated[
     list[str], option(ADVANCED, "PATH", "Outputs that need not keep their channels: 1, feats; may be repeated.")

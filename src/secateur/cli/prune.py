@@ -79,16 +79,18 @@ def prune(
     unseen = None if heldout is None else subject.read_unseen(heldout, example, EVERY)
     if screen.live:  # the progress bars say the rest
         screen.log("tracing, measuring and cutting")
+    # The samples were drawn when the data was read; those of a scope are drawn when the whole model runs.
+    drawn = None if not settings.scope else loaded.data.samples
     res = sc.prune(
         network,
-        loaded.data,
+        [*loaded.data, *loaded.data.unused] if settings.scope else loaded.data,
         budget,
         heldout=unseen and unseen.batches,
         example=example,
         progress=screen.live,
-        **vars(replace(settings, samples=None)),
+        **vars(replace(settings, samples=drawn)),
     )
-    if loaded.data.unused:
+    if loaded.data.unused and not settings.scope:
         res = with_agreement(res, network, list(with_labels(loaded.data.unused, example=example)))
     times = None
     if latency is not None:

@@ -101,6 +101,39 @@ def with_labels(
                 return
 
 
+def whole_calls(
+    batches: Iterable[Any], example: Example | None = None, to_inputs: Callable[[Any], Any] | None = None
+) -> Iterator[Call]:
+    """Return the arguments of a model that may take lists of samples, batch by batch.
+
+    >>> list(whole_calls([([image, other], targets)]))
+    [(([image, other],), {})]
+    """
+    wanted = len(call_arguments(example)[0]) if example is not None else 1
+    for place, batch in enumerate(batches):
+        args, kwargs = call_arguments(to_inputs(batch) if to_inputs else batch)
+        call = (args if to_inputs else args[:wanted], kwargs)
+        images = listed(call)
+        for number, image in enumerate([] if images is None else images):
+            if image.is_floating_point() and not bool(torch.isfinite(image).all()):
+                raise SecateurError(
+                    f"NaN or infinite values in sample {number} of batch {place}, counted from 0",
+                    layer="data",
+                    remedy="remove this sample, or correct how it is read",
+                )
+        yield call
+
+
+def listed(call: Call) -> Sequence[Tensor] | None:
+    """Return the samples of a call whose first argument is a list of images, as detectors take them; else None."""
+    args, kwargs = call
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    if not isinstance(first, list | tuple) or not first:
+        return None
+    images = [one for one in first if isinstance(one, Tensor) and one.dim() == 3]
+    return images if len(images) == len(first) else None
+
+
 def batch_size(call: Call) -> int:
     """Return the number of samples in a batch."""
     sizes = {len(leaf) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim()}

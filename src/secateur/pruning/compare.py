@@ -31,6 +31,7 @@ from secateur.pruning.comparison import Cell, Comparison
 from secateur.pruning.job import Job
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.prune import carry_out
+from secateur.pruning.scope import Scope, refuse_with_scope, unpack
 from secateur.pruning.settings import SAMPLES, SAMPLING_DELTA, PruneSettings
 from secateur.pruning.variants import variants
 
@@ -52,6 +53,7 @@ def compare(
     C: float = 1.0,
     seed: int = 0,
     samples: int = SAMPLES,
+    scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
@@ -92,6 +94,14 @@ def compare(
     if repeats < 1:
         raise UsageError(f"repeats is {repeats}", remedy="use a whole number from 1 up")
     resource, limits = _limits(budgets)
+    if settings.scope:
+        if on is not None:
+            raise UsageError("on= evaluates the whole model, and scope= prunes a part of it", remedy="leave on out")
+        refuse_with_scope(budgets, None, graph)
+        wanted = replace(settings, samples=repeats * samples + HELD)
+        part = Scope.of(model, data, wanted, example=example, to_inputs=to_inputs)
+        model, data, example, to_inputs = part.network, part.pairs, None, unpack
+        settings = replace(settings, scope=())
     chosen = None if methods is None else variants(methods, repair=repair)
     if any(variant.inputs for variant in chosen or ()):
         raise UsageError(

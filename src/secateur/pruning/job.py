@@ -28,6 +28,7 @@ from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
 from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest, ways_out
 from secateur.pruning.pool import Pair, Pool
+from secateur.pruning.scope import check_not_listed
 from secateur.pruning.settings import PruneSettings
 from secateur.surgery.cut import cut, mask
 from secateur.surgery.plan import Plan
@@ -93,6 +94,7 @@ class Job:
         limits = parse_budget(budget)
         errors.check_settings(limits, settings)
         more = unused + errors.samples_for_excess(settings)
+        check_not_listed(model, data, example, to_inputs)
         pool = Pool.of(data, settings.samples, seed=settings.seed, unused=more, example=example, to_inputs=to_inputs)
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")

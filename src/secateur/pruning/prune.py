@@ -28,6 +28,7 @@ from secateur.pruning.budget import parse, parse_drop
 from secateur.pruning.job import Draft, Job, Reading
 from secateur.pruning.pool import Pair
 from secateur.pruning.result import Pruned
+from secateur.pruning.scope import Scope, refuse_with_scope, unpack
 from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
 from secateur.refit.repair import Repair, refit
 from secateur.surgery.cut import cut, wrap_like
@@ -53,6 +54,7 @@ def plan(
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
+    scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
@@ -76,6 +78,10 @@ def plan(
     settings = PruneSettings.among(locals())
     reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress)
     with memory_errors():
+        if settings.scope:
+            refuse_with_scope(budget, None, graph)
+            part = Scope.of(model, data, settings, example=example, to_inputs=to_inputs)
+            return replace(_job_of(part, budget, settings, progress).draft().plan, scope=part.paths)
         return Job.of(model, data, budget, settings, **reading).draft().plan
 
 
@@ -97,6 +103,7 @@ def prune(
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
+    scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
     at_least: int | Mapping[str, int] = 1,
@@ -145,6 +152,10 @@ def prune(
             order cannot be changed, the first ones are used, and a note says so. Up to 256 of the samples left over
             show how often the smaller network gives the original's answer: `res.agreement`.
         steps: cut in this many steps, measuring again after each.
+        scope: names or patterns of submodules (`"backbone"`) of a model that cannot be exported as a whole, such as a
+            detector. The whole model runs on the data in its own way (a batch may be `(list of images, targets)`); the
+            submodules are traced, cut, verified and repaired on the inputs that they get there. The budget, the costs
+            and the agreement are those of the submodules, `res.model` is the whole model.
         keep: names or patterns of layers whose filters stay.
         free_outputs: outputs that need not keep their channels, such as feature maps beside the predictions: paths,
             indices or patterns, as for `trace`. They are not compared with the original's.
@@ -172,12 +183,25 @@ def prune(
         raise UsageError(
             "heldout= belongs to a budget in drop", remedy='pass budget={"drop": "1%"}, or leave heldout out'
         )
+    if settings.scope:
+        refuse_with_scope(budget, heldout, graph)
+        with memory_errors():
+            part = Scope.of(model, data, settings, example=example, to_inputs=to_inputs, unused=UNUSED)
+            job = _job_of(part, budget, settings, progress)
+            found = carry_out(job, job.draft())
+            return part.whole(with_agreement(found, job.model, [(call, None) for call in part.unused]))
     with memory_errors():
         job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
         found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
         if found.plan.free_outputs:
             found = replace(found, model=wrap_like(model, found.model))  # the job has a stand-in without wrappers
         return with_agreement(found, job.model, job.unused)
+
+
+def _job_of(part: Scope, budget: Mapping[str, object], settings: PruneSettings, progress: bool) -> Job:
+    """Return the job for a part of a larger model."""
+    own = replace(settings, samples=None)  # they were chosen when the whole model was run
+    return Job.of(part.network, part.pairs, budget, own, to_inputs=unpack, progress=progress)
 
 
 def _with_certificate_delta(settings: PruneSettings) -> PruneSettings:

@@ -38,6 +38,7 @@ class PruneSettings:
     seed: int = 0
     samples: int | None = SAMPLES
     steps: int = 1
+    scope: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     free_outputs: tuple[str, ...] = ()
     at_least: int | Mapping[str, int] = 1
@@ -60,6 +61,7 @@ class PruneSettings:
         if isinstance(self.keep, str):
             raise UsageError(f"keep is {self.keep!r}", remedy=f"pass a list of patterns: keep=[{self.keep!r}]")
         object.__setattr__(self, "keep", tuple(self.keep))
+        object.__setattr__(self, "scope", (self.scope,) if isinstance(self.scope, str) else tuple(self.scope or ()))
         object.__setattr__(self, "free_outputs", selectors(self.free_outputs))
         self._check_method()
         self.resolve()

@@ -16,6 +16,7 @@ from secateur.network.batches import (
     EVERY,
     Call,
     SplitBatch,
+    as_batches,
     batch_size,
     calls,
     count_samples,
@@ -36,6 +37,7 @@ from secateur.network.memory import megabytes, memory_errors, out_of_memory, roo
 from secateur.network.modules import Slot, device_of, duplicate, mode, named_tensors, owner, unwrap
 from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
+from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
 from secateur.refit.lockstep import Pause, in_lockstep
@@ -107,6 +109,20 @@ def repair(
             Samples that do not fit into it are left out.
         progress: show a progress bar on the standard error stream.
     """
+    if plan.scope:
+        whole, repaired = unwrap(model), duplicate(unwrap(small))
+        inputs = inputs_of(whole, plan.scope, data if to_inputs is None else list(map(to_inputs, as_batches(data))))
+        part = repair(
+            ScopeNetwork(repaired, plan.scope),
+            ScopeNetwork(whole, plan.scope),
+            inputs,
+            replace(plan, scope=()),
+            samples=samples,
+            memory=memory,
+            progress=progress,
+        )
+        put_back(repaired, part)
+        return wrap_like(small, repaired)
     with memory_errors():
         batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
         original = without_outputs(unwrap(model), plan.free_outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from secateur.errors import SecateurError, UsageError, explained
 from secateur.network.batches import Call, batch_size, calls, on_device_of
 from secateur.network.examples import Example, call_arguments, clone, doubled, free_batch
 from secateur.network.modules import mode, stand_in, unwrap
+from secateur.network.scope import ScopeNetwork, inputs_of, scope_paths
 from secateur.optional import require
 from secateur.storage.files import writable_file, write_atomic
 from secateur.surgery.verify import relative_difference, tolerance_for
@@ -86,6 +87,7 @@ def export(
     to: To = "onnx",
     *,
     data: Any = None,
+    scope: str | Sequence[str] = (),
     dynamic: bool = True,
     runs: int = RUNS,
     seed: int = 0,
@@ -102,6 +104,7 @@ def export(
         example: a tensor, a tuple of arguments or a dict of keyword arguments; this call is also timed.
         to: "onnx", run by onnxruntime, or "torch-export", the .pt2 file of `torch.export`.
         data: inputs to check on, as for `prune`; random ones in the shape of the example if not given.
+        scope: names of submodules to export instead of the whole model, which runs once on the example and on the data.
         dynamic: leave the batch size free: the first axis of every input. Checked with 1, 2 and 5 samples.
         runs: number of timed passes in each runtime.
         seed: of the random inputs and of the order of the timed passes.
@@ -111,6 +114,11 @@ def export(
         raise UsageError(f"cannot export to {to!r}", remedy=f"use {' or '.join(map(repr, get_args(To)))}")
     writable_file(path)
     model = unwrap(model)
+    if scope:
+        paths = scope_paths(model, scope)
+        example, *_ = inputs_of(model, paths, [example])
+        data = None if data is None else inputs_of(model, paths, data)
+        model = ScopeNetwork(model, paths)
     example = alike(model, call_arguments(example))
     inputs = _inputs(model, example, data, dynamic, seed)
     with mode(model, False), torch.no_grad():

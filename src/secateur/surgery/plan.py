@@ -58,6 +58,7 @@ class Plan:
         example: shapes and types of the inputs that the network was traced with, as plain data.
         output: what a cut returns: `"module"` or `"graph"`.
         selects: those of the consuming axes along which the network's own inputs lie: the layer selects the kept ones.
+        scope: the submodules that were pruned, if it was not the whole model; `example` is an input of theirs.
         free_outputs: outputs of the network that need not keep their channels, and are not compared.
         schema: the version of the JSON format.
     """
@@ -71,6 +72,7 @@ class Plan:
     output: Output = "module"
     selects: tuple[Slot, ...] = ()
     free_outputs: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @classmethod
@@ -120,6 +122,7 @@ class Plan:
                 slot for name in kept if graph[name].from_input for slot in graph[name].slots if slot in stays
             ),
             free_outputs=graph.free_outputs,
+            scope=graph.scope,
         )
 
     def then(self, second: Plan) -> Plan:
@@ -156,6 +159,7 @@ class Plan:
             selects=tuple(sorted({*self.selects, *second.selects})),
             scales=dict(sorted(scales.items())),
             free_outputs=tuple(dict.fromkeys([*self.free_outputs, *second.free_outputs])),
+            scope=tuple(dict.fromkeys([*self.scope, *second.scope])),
             shapes=dict(sorted({**second.shapes, **self.shapes}.items())),
         )
 
@@ -210,6 +214,7 @@ class Plan:
                 "consumes": [[slot.parameter, slot.axis] for slot in self.consumes],
                 "selects": [[slot.parameter, slot.axis] for slot in self.selects],
                 **({"free_outputs": list(self.free_outputs)} if self.free_outputs else {}),
+                **({"scope": list(self.scope)} if self.scope else {}),
             }
         )
 
@@ -238,6 +243,7 @@ class Plan:
                 example=data["example"],
                 output=data["output"],
                 free_outputs=_texts(data.get("free_outputs", [])),
+                scope=_texts(data.get("scope", [])),
             )
 
     def _repr_html_(self) -> str:

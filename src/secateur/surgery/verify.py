@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from secateur.network.examples import revive
 from secateur.network.footprint import split_to_fit
 from secateur.network.modules import duplicate, mode, unwrap
 from secateur.network.outputs import without_outputs
+from secateur.network.scope import ScopeNetwork, inputs_of
 from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, cut, mask
 from secateur.surgery.plan import Plan
@@ -35,6 +37,10 @@ def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None =
         tolerance: raise an error above this difference. In single precision it is first measured again in double
             precision, where it must be at most 1e-9, since a deep network can amplify rounding.
     """
+    if plan.scope:
+        whole = unwrap(model)
+        inputs = inputs_of(whole, plan.scope, data)
+        return verify(ScopeNetwork(whole, plan.scope), replace(plan, scope=()), inputs, tolerance=tolerance)
     inner = without_outputs(unwrap(model), plan.free_outputs)
     batches = list(calls(data, example=revive(plan.example)))
     if not batches:
@@ -98,6 +104,8 @@ def relative_difference(found: Any, expected: Any) -> float:
             continue
         if a.shape != b.shape:
             raise SecateurError(f"the cut network returns shape {tuple(a.shape)}, the masked one {tuple(b.shape)}")
+        if not a.is_floating_point() and not a.is_complex():  # masks and indices
+            a, b = a.double(), b.double()
         if not torch.isfinite(b).all():
             raise SecateurError("the network's output is NaN or infinite", remedy="check the weights and the inputs")
         if b.numel():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from secateur._torch import forward_hooks, pytree
 from secateur.channels.gather import gather
 from secateur.channels.graph import ChannelGraph, Output
-from secateur.channels.program import Program, export_modes
+from secateur.channels.program import ExportError, Program, export_modes
 from secateur.channels.rules import propagate
 from secateur.channels.ties import FIXED, Reason, Ties
 from secateur.channels.topology import layers_of
@@ -24,8 +24,10 @@ from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, describe, explain_errors
 from secateur.network.modules import check_finite, duplicate, exclusive, named_tensors, owner, unwrap
 from secateur.network.outputs import DropOutputs, selectors, without_outputs
+from secateur.network.scope import ScopeNetwork, capture, scope_paths
 from secateur.surgery.rewrite import programs_of
 from secateur.tracing.inputs import free_inputs
+from secateur.tracing.parts import in_parts
 from secateur.tracing.probe import probe
 from secateur.tracing.widths import follow_widths
 
@@ -34,6 +36,7 @@ def trace(
     model: nn.Module,
     example: Example,
     *,
+    scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
     output: Output = "module",
@@ -47,6 +50,7 @@ def trace(
     Args:
         model: the network; it is not changed.
         example: inputs as `forward` takes them: a tensor, a tuple of arguments or a dict of keyword arguments.
+        scope: names or patterns of submodules to trace instead of the whole model, which then runs once on the example.
         keep: names, prefixes or patterns (`"layer4.*"`) of layers whose filters are kept.
         free_outputs: outputs that need not keep their channels, such as feature maps beside the predictions: paths or
             indices (`1`, `"features"`, `"aux.0"`, all below them too) or patterns (`"*.feats*"`). They are not compared
@@ -58,6 +62,12 @@ def trace(
     """
     if output not in ("module", "graph"):
         raise UsageError(f"output is {output!r}", remedy="use 'module' or 'graph'")
+    if scope:
+        paths = scope_paths(unwrap(model), scope)
+        (args, kwargs), *_ = capture(unwrap(model), paths, [call_arguments(example)])
+        part = ScopeNetwork(unwrap(model), paths)
+        graph = trace(part, args or kwargs, keep=keep, free_outputs=free_outputs, prune_inputs=prune_inputs)
+        return replace(graph, scope=paths)
     free = selectors(free_outputs)
     model = without_outputs(unwrap(model), free)
     check_finite(model)
@@ -68,8 +78,10 @@ def trace(
             for hook in forward_hooks(model, DropOutputs):
                 hook.check()
             return replace(graph, free_outputs=free)
-        except Exception:
+        except Exception as error:
             _check_forward(model, example)  # its own error says more than that of torch.export
+            if isinstance(error, ExportError):
+                raise in_parts(error, model, call_arguments(example)) from error
             raise
 
 

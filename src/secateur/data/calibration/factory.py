@@ -11,6 +11,8 @@ from torch import Tensor
 from secateur._torch import pytree
 from secateur.data.calibration.request import FORMS, LABELS, Calibration, Request, check_finite, tensors_of, wrong_shape
 from secateur.errors import SecateurError, UsageError, first_line, users_line
+from secateur.network.batches import listed
+from secateur.network.examples import call_arguments
 from secateur.zoo.names import from_file
 
 
@@ -56,6 +58,8 @@ def _yielded(batches: Iterable[Any], source: str) -> Iterator[Any]:
 
 def _checked_size(batch: Any, where: str, shape: tuple[int, ...]) -> int:
     """Return the number of samples in a batch; a batch without samples or of another shape is refused."""
+    if (images := _listed(batch)) is not None:
+        return len(images)
     tensors = tensors_of(batch) if isinstance(batch, Tensor | tuple | Mapping) else []
     if not tensors:
         raise SecateurError(
@@ -70,8 +74,15 @@ def _checked_size(batch: Any, where: str, shape: tuple[int, ...]) -> int:
     return len(tensors[0])
 
 
+def _listed(batch: Any) -> Any:
+    """Return the images of a batch whose first element is a list of them, as detectors take it; else None."""
+    return listed((call_arguments(batch)[0][:1], {})) if isinstance(batch, tuple) else None
+
+
 def _part(batch: Any, size: int, which: slice) -> Any:
     """Return some samples of a batch."""
     if which == slice(0, size):
         return batch
+    if _listed(batch) is not None:
+        return tuple(part[which] if isinstance(part, list | tuple) and len(part) == size else part for part in batch)
     return pytree.tree_map(lambda t: t[which] if isinstance(t, Tensor) and t.dim() and len(t) == size else t, batch)
