@@ -137,3 +137,21 @@ def test_statements_as_csv(small: Path, data: Path) -> None:
     found = json.loads(run("certify", small, *ORIGINAL, "--data", data, "--json").stdout)["statements"]
     rows = list(csv.DictReader(run("certify", small, *ORIGINAL, "--data", data, "--csv").stdout.splitlines()))
     assert [(row["kind"], float(row["bound"])) for row in rows] == [(one["kind"], one["bound"]) for one in found]
+
+
+def test_a_detector_pruned_in_parts(tmp_path: Path) -> None:
+    file, out = tmp_path / "net.py", tmp_path / "small.safetensors"
+    file.write_text(
+        "from support.detectors import detector, pictures\n\n"
+        "def data():\n    return pictures(12)\n\ndef unseen():\n    return pictures(20, seed=7)\n"
+    )
+    made = run("prune", f"{file}:detector", "--data", f"{file}:data", "--samples", 32, "--scope", "backbone",
+               "--macs", "80%", "--method", "ft", "--out", out)  # fmt: skip
+    assert made.exit_code == 0, made.output
+    words = ("certify", out, "--model", f"{file}:detector", "--task", "detection", "--threshold", 0.3, "--delta", 0.05)
+    found = json.loads(run(*words, "--data", f"{file}:unseen", "--json").stdout)
+    assert [one["kind"] for one in found["statements"]] == ["recall", "precision"] and found["samples"] == 80
+    again = run(*words, "--data", f"{file}:data")
+    assert again.exit_code == 1 and "were used before" in again.stderr
+    plain = run("certify", out, "--model", f"{file}:detector", "--data", f"{file}:unseen")
+    assert plain.exit_code == 1 and "task='segmentation' or 'detection'" in plain.stderr

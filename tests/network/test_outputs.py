@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from secateur.errors import UsageError
-from secateur.network.outputs import DropOutputs, output_names, selectors, with_all_outputs, without_outputs
+from secateur.network.divergence import output_divergence
+from secateur.network.outputs import (
+    DropOutputs,
+    compared_outputs,
+    output_names,
+    selectors,
+    with_all_outputs,
+    with_score_rows,
+    without_outputs,
+)
 
 
 class Pair(NamedTuple):
@@ -96,3 +106,27 @@ def test_wrong_selectors_are_refused() -> None:
     every(nn.Module().eval(), (), (X, X))
     with pytest.raises(UsageError, match="every output is free"):
         every.check()
+
+
+def test_maps_of_scores_become_rows_and_are_compared_pixel_by_pixel() -> None:
+    torch.manual_seed(0)
+    old, new = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5)
+    rows = [with_score_rows(Several({"out": maps, "scale": X}).eval())(X) for maps in (old, new)]
+    assert rows[0]["out"].shape == (40, 3) and torch.equal(rows[0]["scale"], X)
+    total = 0.0
+    for image, row, column in itertools.product(range(2), range(4), range(5)):
+        p, q = (maps[image, :, row, column].softmax(0) for maps in (old, new))
+        total += float((p * (p / q).log()).sum()) / 40
+    assert output_divergence([rows[1]["out"]], [rows[0]["out"]]) == pytest.approx(total, rel=1e-4)
+    binary = with_score_rows(Several(torch.tensor([[[1.5, -2.0]]])).eval())(X)
+    assert torch.allclose(binary.softmax(1)[:, 1], torch.tensor([1.5, -2.0]).sigmoid())
+
+
+def test_outputs_without_a_map_are_refused_and_hooks_go_away() -> None:
+    with pytest.raises(UsageError, match="expected maps of scores"):
+        with_score_rows(Several(torch.zeros(2, 3)).eval())(X)
+    network = Several((torch.zeros(2, 3, 4, 4), X)).eval()
+    both = compared_outputs(network, ["1"], "segmentation")
+    assert both(X)[0].shape == (32, 3) and both(X)[1] is None
+    assert with_all_outputs(both)(X)[0].shape == (2, 3, 4, 4) and with_all_outputs(both)(X)[1] is not None
+    assert compared_outputs(network, [], None) is network

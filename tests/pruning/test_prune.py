@@ -195,3 +195,42 @@ def test_free_outputs_are_pruned_compared_certified_and_saved(tmp_path: Path) ->
     assert all(row.value is not None for row in found.rows)
     with pytest.raises(sc.UsageError, match="were settled when the graph was traced"):
         sc.prune(network, x, budget={"params": "50%"}, free_outputs=[1], graph=sc.trace(network, x[:1]))
+
+
+class Segmenter(nn.Module):
+    """A small U-Net: two scales and a skip connection; one map of scores for three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.below = nn.Conv2d(1, 12, 3, 1, 1), nn.Conv2d(12, 16, 3, 2, 1)
+        self.up, self.last = nn.ConvTranspose2d(16, 12, 2, 2), nn.Conv2d(24, 3, 3, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skip = self.first(x).relu()
+        return self.last(torch.cat([skip, self.up(self.below(skip).relu()).relu()], 1))
+
+
+def test_maps_of_scores_are_pruned_by_pixels() -> None:
+    torch.manual_seed(0)
+    network, x = Segmenter().eval(), torch.randn(96, 1, 8, 8)
+    res = sc.prune(network, x, {"macs": "60%"}, samples=64, task="segmentation")
+    assert res.model(x).shape == (96, 3, 8, 8) and res.repair is not None
+    assert res.agreement is not None and res.agreement.pixels is not None and res.agreement.same is None
+    assert "of the pixels" in res.summary() and res.info["settings"]["task"] == "segmentation"
+    other = sc.prune(network, x, {"macs": "60%"}, samples=64)
+    assert other.agreement is not None and other.agreement.pixels is None
+    found = sc.compare(network, x, {"macs": ["60%"]}, ["ft", "residual"], task="segmentation", samples=48)
+    assert all(row.value is not None for row in found.rows)
+    with pytest.raises(sc.UsageError, match="needs output='module'"):
+        sc.prune(network, x, {"macs": "60%"}, task="segmentation", output="graph")
+    with pytest.raises(sc.UsageError, match="expected maps of scores"):
+        sc.prune(lenet5(), digits("calibration")[0], {"macs": "60%"}, task="segmentation")
+
+
+def test_the_share_of_pixels_is_that_of_label_maps() -> None:
+    torch.manual_seed(0)
+    network, x = Segmenter().eval(), torch.randn(40, 1, 8, 8)
+    res = sc.prune(network, x, {"macs": "60%"}, samples=30, task="segmentation")
+    unused = torch.randperm(40, generator=torch.Generator().manual_seed(0))[30:]
+    same = network(x[unused]).argmax(1) == res.model(x[unused]).argmax(1)
+    assert res.agreement is not None and res.agreement.pixels == pytest.approx(float(same.double().mean()))

@@ -19,7 +19,21 @@ ASSUMPTION = (
     "the samples were drawn independently from the distribution that the network will see in use, "
     "and were not used for calibration, training or any choice"
 )
-Kind = Literal["disagreement", "drop", "error above", "error", "change", "mean change", "mean squared change", "layer"]
+Kind = Literal[
+    "disagreement",
+    "drop",
+    "error above",
+    "error",
+    "change",
+    "mean change",
+    "mean squared change",
+    "layer",
+    "pixel disagreement",
+    "map overlap",
+    "pixel drop",
+    "recall",
+    "precision",
+]
 
 
 @renamed_fields(points="samples")
@@ -32,7 +46,8 @@ class Statement:
 
     Attributes:
         kind: what is bounded: "disagreement", "drop", "error above", "error", "change", "mean change", "mean squared
-            change" or "layer".
+            change" or "layer"; of segmentation "pixel disagreement", "map overlap" and "pixel drop"; of detection
+            "recall" and "precision". Overlap, recall and precision are bounded from below.
         claim: the statement in words.
         bound: the certified number; None where the samples do not suffice, and the claim says how many would.
         observed: the same quantity on the samples.

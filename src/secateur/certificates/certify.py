@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
 from secateur.certificates.certificate import Certificate, Statement
+from secateur.certificates.images import Boxes, LabelMaps
 from secateur.certificates.layer_errors import LayerErrors
 from secateur.certificates.statements import Sample
 from secateur.errors import SecateurError, UsageError
-from secateur.network.batches import Call, as_batches, batch_size, calls, forward, split
+from secateur.network.batches import Call, as_batches, batch_size, calls, forward, split, whole_calls
 from secateur.network.examples import Example, call_arguments
 from secateur.network.footprint import split_to_fit
 from secateur.network.modules import mode, owner, unwrap
@@ -25,7 +26,7 @@ from secateur.network.outputs import without_outputs
 from secateur.surgery.cut import free_outputs_of
 from secateur.surgery.plan import Plan
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "segmentation", "detection"]
 LABELS = ("y", "labels")
 CHUNK = 16  # samples whose layers are compared together
 DUPLICATES = 0.01  # a larger share of duplicates among the samples is noted
@@ -43,6 +44,7 @@ def certify(
     labels: bool | None = None,
     task: Task | None = None,
     range: float | None = None,
+    threshold: float = 0.5,
     plan: Plan | None = None,
     layers: bool = False,
     chosen_from: int = 1,
@@ -65,8 +67,12 @@ def certify(
         eps: relative errors of the outputs; for each, the rate at which it is exceeded is bounded.
         beta: share of inputs that may exceed the smallest certified error.
         labels: True requires labels, False ignores them; by default they are used where there are any.
-        task: by default `"classification"` if the outputs are [samples, classes], else `"regression"`.
+        task: by default `"classification"` if the outputs are [samples, classes], else `"regression"`. For
+            `"segmentation"` the first output is a map of class scores, and the labels are maps of classes. For
+            `"detection"` the outputs are a list with a dict of boxes, labels and scores for each image, and a batch may
+            be `(list of images, targets)`.
         range: for regression, the largest possible change of an output; without it there is no bound on means.
+        threshold: for detection, the score from which a detection counts.
         plan: the plan that `small` was cut by; needed for `layers`.
         layers: also certify every layer that consumes a cut group (slow); these statements share one delta.
         chosen_from: number of networks that `small` was chosen from on these samples; each gets its share of delta.
@@ -76,11 +82,20 @@ def certify(
         to_inputs: turns a batch into the arguments of the network.
     """
     _check(delta=delta, eps=eps, beta=beta, task=task, range=range, chosen_from=chosen_from)
+    if task in ("segmentation", "detection") and (eps or layers or range is not None):
+        raise UsageError(f"eps, range and layers are not for {task}", remedy="leave them out")
     if layers and plan is None:
         raise UsageError("layers=True needs the plan", remedy="pass plan=, such as res.plan or read_plan(file)")
     known = frozenset(fingerprints.unpack(used) if isinstance(used, str) else used or ())
     free = plan.free_outputs if plan is not None else free_outputs_of(small)
     original, small = (without_outputs(unwrap(network), free) for network in (original, small))
+    if task in ("segmentation", "detection"):
+        kind: LabelMaps | Boxes = LabelMaps() if task == "segmentation" else Boxes(threshold)
+        with mode(original, False), mode(small, False), torch.no_grad():
+            prints = _compare_images(original, small, heldout, kind, labels, known, example, to_inputs)
+        sample = Sample(len(prints), delta, chosen_from)
+        notes = _copies(prints)
+        return Certificate(tuple(kind.statements(sample)), sample.samples, delta, chosen_from, tuple(notes))
     errors = LayerErrors(original, small, plan) if layers and plan is not None else None
     compared = _Comparison(task)
     with mode(original, False), mode(small, False), torch.no_grad():
@@ -161,15 +176,7 @@ class _Comparison:
 
     def add_samples(self, call: Call, used: frozenset[str]) -> None:
         """Count the samples of a batch; samples that were used before are refused."""
-        prints = fingerprints.of(call)
-        again = sum(one in used for one in prints)
-        if again:
-            raise SecateurError(
-                f"{again} of the {len(prints)} samples in a batch were used before, for calibration or training",
-                layer="data",
-                remedy="pass samples that nothing has used, such as a part of the validation set reserved for this",
-            )
-        self.prints += prints
+        self.prints += _new_prints(call, used)
 
     def add_outputs(self, f: Tensor, fhat: Tensor, y: Tensor | None) -> None:
         """Compare the outputs for one batch."""
@@ -230,15 +237,66 @@ class _Comparison:
                 yield sample.mean("mean squared change", self.squared, range**2)
 
     def notes(self, range: float | None) -> list[str]:
-        notes, samples = [], len(self.prints)
+        notes = []
         if self.task == "regression" and range is None:
             notes.append("there is no bound on mean changes without range=, since a rare change may have any size")
-        again = samples - len(set(self.prints))
-        if again > DUPLICATES * samples:
-            notes.append(
-                f"{again:,} of {samples:,} samples are copies of others; valid only if inputs in use repeat as often"
-            )
-        return notes
+        return notes + _copies(self.prints)
+
+
+def _copies(prints: Sequence[str]) -> list[str]:
+    """Return a note if many samples are copies of others."""
+    samples, again = len(prints), len(prints) - len(set(prints))
+    if again <= DUPLICATES * samples:
+        return []
+    return [f"{again:,} of {samples:,} samples are copies of others; valid only if inputs in use repeat as often"]
+
+
+def _new_prints(call: Call, used: frozenset[str]) -> list[str]:
+    """Return the fingerprints of the samples of a batch; samples that were used before are refused."""
+    prints = fingerprints.of(call)
+    again = sum(one in used for one in prints)
+    if again:
+        raise SecateurError(
+            f"{again} of the {len(prints)} samples in a batch were used before, for calibration or training",
+            layer="data",
+            remedy="pass samples that nothing has used, such as a part of the validation set reserved for this",
+        )
+    return prints
+
+
+def _compare_images(
+    original: nn.Module,
+    small: nn.Module,
+    heldout: Any,
+    kind: LabelMaps | Boxes,
+    labels: bool | None,
+    known: frozenset[str],
+    example: Example | None,
+    to_inputs: Callable[[Any], Any] | None,
+) -> list[str]:
+    """Compare the outputs of both networks image by image, and return the fingerprints of the images."""
+    prints = list[str]()
+    for batch in as_batches(heldout):
+        y = None if labels is False or isinstance(kind, Boxes) else _labels_of(batch, example)
+        if y is None and labels and isinstance(kind, LabelMaps):
+            raise UsageError("a batch has no labels", layer="data", remedy="pass batches (x, y), or labels=None")
+        inputs = _without_labels(batch, example) if to_inputs is None else batch
+        for call in whole_calls([inputs], example, to_inputs):
+            prints += _new_prints(call, known)
+            kind.add(forward(small, call), forward(original, call), y, type(original).__name__)
+    if not prints:
+        raise SecateurError("there are no held-out samples", layer="data", remedy="pass at least one batch")
+    if isinstance(kind, LabelMaps) and len(kind.before) not in (0, len(prints)):
+        raise UsageError("only some batches have labels", layer="data", remedy="label all batches, or none")
+    return prints
+
+
+def _without_labels(batch: Any, example: Example | None) -> Any:
+    """Return a dict without its labels, unless the network takes them; any other batch as it is."""
+    taken = example.keys() if isinstance(example, Mapping) else ()
+    if not isinstance(batch, Mapping):
+        return batch
+    return {name: value for name, value in batch.items() if name in taken or name not in LABELS}
 
 
 def _check(
@@ -260,11 +318,10 @@ def _check(
 def _pairs(data: Any, example: Example | None, to_inputs: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Call]]:
     """Yield every batch as it is, and as a call of the network."""
     single = isinstance(data, Tensor | np.ndarray | tuple | dict)
-    taken = example.keys() if isinstance(example, Mapping) else ()
     for batch in as_batches(data):
         inputs = batch if single else [batch]
         if isinstance(batch, Mapping) and to_inputs is None:
-            inputs = {name: value for name, value in batch.items() if name in taken or name not in LABELS}
+            inputs = _without_labels(batch, example)
         for call in calls(inputs, example=example, to_inputs=to_inputs):
             yield batch, call
 
@@ -316,7 +373,8 @@ def _run(network: nn.Module, call: Call) -> Tensor:
             f"expected one output with a row for each of {samples} samples, got {len(found)} outputs"
             + (f" of shape {tuple(found[0].shape)}" if len(found) == 1 and isinstance(found[0], Tensor) else ""),
             layer=name,
-            remedy="wrap the network so that it returns one tensor [samples, ...]",
+            remedy="wrap the network so that it returns one tensor [samples, ...]; for label maps and boxes use "
+            "task='segmentation' or 'detection'",
         )
     values = found[0].detach().cpu().double()
     if not torch.isfinite(values).all():

@@ -81,13 +81,50 @@ class Sample:
         self, kind: Literal["mean change", "mean squared change"], values: Sequence[float], most: float
     ) -> Statement:
         """Bound the mean of values between 0 and `most`."""
-        order = np.random.default_rng(0).permutation(len(values))  # samples may come sorted; the bound depends on order
-        bound = most * mean_bound(np.minimum(1.0, np.asarray(values)[order] / most), self.spent)
+        bound = most * self._mean_bound(np.asarray(values) / most)
         observed = float(np.mean(values))
         claim = f"the {kind} of an output is at most {number(bound)} (observed: {observed:.3g})"
         if bound >= VACUOUS * most:
             claim = f"there is no bound on the {kind} of an output (observed: {observed:.3g}): it is near its range"
         return self._state(kind, claim, bound, observed, self.spent, valid=bound < VACUOUS * most)
+
+    def pixel_disagreement(self, shares: Sequence[float]) -> Statement:
+        """Bound the share of pixels with another class, averaged over images."""
+        bound, observed = self._mean_bound(shares), float(np.mean(shares))
+        claim = f"on average at most {percent(bound)} of the pixels of an image get another class"
+        if bound >= VACUOUS:
+            claim = "there is no bound on the share of pixels with another class"
+        claim += f" (observed: {100 * observed:.3g} %)"
+        return self._state("pixel disagreement", claim, bound, observed, self.spent, valid=bound < VACUOUS)
+
+    def pixel_drop(self, before: Sequence[float], after: Sequence[float]) -> Statement:
+        """Bound the drop in pixel accuracy, averaged over images, from that of both networks for each image."""
+        drops = np.asarray(before) - np.asarray(after)
+        bound, observed = 2 * self._mean_bound((drops + 1) / 2) - 1, float(drops.mean())
+        change = f"drops by at most {number(100 * bound)}"
+        if bound < 0:
+            change = f"rises by at least {number(100 * bound)[1:]}"
+        claim = f"pixel accuracy, averaged over images, {change} percentage points"
+        if bound >= VACUOUS:
+            claim = "there is no bound on the drop in pixel accuracy"
+        claim += f" (observed: {100 * observed:.3g})"
+        return self._state("pixel drop", claim, bound, observed, self.spent, valid=bound < VACUOUS)
+
+    def at_least(
+        self, kind: Literal["map overlap", "recall", "precision"], values: Sequence[float], words: str
+    ) -> Statement:
+        """Bound the mean of values between 0 and 1 from below."""
+        gap, observed = self._mean_bound(1 - np.asarray(values)), float(np.mean(values))
+        claim = f"{words} is on average at least {100 - float(percent(gap).removesuffix(' %')):.5g} %"
+        if gap >= VACUOUS:
+            claim = f"there is no bound on {words}"
+        claim += f" (observed: {100 * observed:.3g} %)"
+        return self._state(kind, claim, 1 - gap, observed, self.spent, valid=gap < VACUOUS)
+
+    def _mean_bound(self, values: Any) -> float:
+        """Bound the mean of values between 0 and 1 from above; samples may come sorted, and the bound depends on it."""
+        given = np.clip(np.asarray(values, dtype=np.float64), 0.0, 1.0)  # rounding may leave the range
+        return mean_bound(given[np.random.default_rng(0).permutation(len(given))], self.spent)
 
     def _rate(self, kind: Kind, k: int, words: str, topic: str, eps: float | None = None) -> Statement:
         bound = clopper_pearson(k, self.samples, self.spent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from rich.text import Text
 
@@ -37,9 +37,11 @@ def certify(
     ] = None,
     beta: Annotated[float, option(CERTIFICATE, "P", "Share of inputs that may exceed the error.")] = 0.05,
     task: Annotated[
-        Task | None, option(CERTIFICATE, "NAME", "classification or regression.", show_default="by the outputs")
+        Task | None,
+        option(CERTIFICATE, "NAME", f"{', '.join(get_args(Task))}.", show_default="by the outputs"),
     ] = None,
     range: Annotated[float | None, option(CERTIFICATE, "R", "For regression: largest change of an output.")] = None,
+    threshold: Annotated[float, option(CERTIFICATE, "S", "For detection: score from which a box counts.")] = 0.5,
     layers: Annotated[bool, option(CERTIFICATE, "", "Certify each layer with cut inputs; slow.", "--layers")] = False,
     chosen_from: Annotated[int, count(CERTIFICATE, "SMALL is the best of N networks on this data.")] = 1,
     labels: Annotated[
@@ -70,6 +72,7 @@ def certify(
             labels=labels,
             task=task,
             range=range,
+            threshold=threshold,
             plan=plan,
             layers=layers,
             chosen_from=chosen_from,

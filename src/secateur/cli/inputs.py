@@ -128,6 +128,7 @@ class Subject(Reading):
 class Cutting:
     """The options for what may be cut, and how."""
 
+    task: options.PruneTask = DEFAULTS.task
     scope: options.Scope = DEFAULTS.scope
     keep: options.Keep = DEFAULTS.keep
     free_outputs: options.FreeOutputs = DEFAULTS.free_outputs

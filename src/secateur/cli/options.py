@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -63,6 +63,9 @@ Std = Annotated[str | None, option(DATA, "NUMBERS", "Std to divide by: a number,
 Seed = Annotated[int, option(ADVANCED, "N", "Seed for choosing samples and for random methods.")]
 
 # Cutting
+PruneTask = Annotated[
+    Literal["segmentation"] | None, option(ADVANCED, "NAME", "segmentation: outputs are maps of class scores.")
+]
 Scope = Annotated[
     list[str], option(ADVANCED, "NAME", "Submodules to prune instead of the whole model; may be repeated.")
 ]

@@ -12,7 +12,7 @@ from secateur.network.precision import at_least_float32
 
 
 def output_divergence(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Return the KL divergence for class scores, the relative squared error for other outputs, summed over outputs."""
+    """Return the mean over outputs: the KL divergence for class scores, the relative squared error for others."""
     total = 0.0
     for new, old in zip(map(at_least_float32, found), map(at_least_float32, wanted), strict=True):
         if are_class_scores(old):
@@ -20,7 +20,7 @@ def output_divergence(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> floa
         else:
             gap = (new - old).square().sum() / old.square().sum().clamp_min(1e-24)
         total += max(0.0, float(gap)) if gap.isfinite() else math.inf
-    return total
+    return total / max(1, len(wanted))
 
 
 def are_class_scores(output: Tensor) -> bool:

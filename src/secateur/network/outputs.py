@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from secateur._torch import keys_of, pytree, remove_forward_hooks
@@ -96,6 +97,49 @@ class DropOutputs:
             )
 
 
+class ScoreRows:
+    """A forward hook that turns maps of class scores [samples, classes, ...] into rows of scores, one for each pixel.
+
+    A map with one channel has the scores of class 1 against class 0. Rows of scores are compared as class scores are:
+    by the KL divergence, averaged over pixels.
+    """
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(output)
+        maps = [isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() >= 3 for leaf in leaves]
+        if not any(maps):
+            shapes = [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)]
+            raise UsageError(
+                f"expected maps of scores [samples, classes, height, width], got outputs of shape {shapes}",
+                layer=type(module).__name__,
+                remedy="leave task='segmentation' out",
+            )
+        return pytree.tree_unflatten([_rows(leaf) if one else leaf for leaf, one in zip(leaves, maps)], spec)
+
+
+def _rows(scores: Tensor) -> Tensor:
+    rows = scores.movedim(1, -1).reshape(-1, scores.shape[1])
+    return torch.cat([torch.zeros_like(rows), rows], 1) if scores.shape[1] == 1 else rows
+
+
+def with_score_rows(model: nn.Module) -> nn.Module:
+    """Return a stand-in with the same parameters that returns maps of class scores as rows.
+
+    >>> with_score_rows(segmenter)(images).shape  # of 2 images with 64 x 64 pixels and 21 classes
+    torch.Size([8192, 21])
+    """
+    network = stand_in(unwrap(model))
+    remove_forward_hooks(network, ScoreRows)
+    network.register_forward_hook(ScoreRows())
+    return network
+
+
+def compared_outputs(model: nn.Module, free: Sequence[str], task: str | None) -> nn.Module:
+    """Return the network, or a stand-in whose outputs are those to compare: without free ones, score maps as rows."""
+    network = without_outputs(model, free)
+    return with_score_rows(network) if task == "segmentation" else network
+
+
 def without_outputs(model: nn.Module, free: Sequence[str]) -> nn.Module:
     """Return a stand-in with the same parameters that returns None in place of these outputs; without any, the model.
 
@@ -111,6 +155,7 @@ def without_outputs(model: nn.Module, free: Sequence[str]) -> nn.Module:
 
 
 def with_all_outputs(network: nn.Module) -> nn.Module:
-    """Return the network, which returns all its outputs again."""
+    """Return the network, which returns all its outputs again, and as they were."""
     remove_forward_hooks(network, DropOutputs)
+    remove_forward_hooks(network, ScoreRows)
     return network

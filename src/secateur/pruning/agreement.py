@@ -31,6 +31,7 @@ class Agreement:
         samples: number of such samples; 0 if the data had none left.
         same: number of them for which both networks answer with the same class; None unless the output is class scores.
         low, high: Clopper-Pearson interval of the share of such answers, with 95% confidence; None as for `same`.
+        pixels: share of pixels with the same class, for maps of scores; None for other outputs.
         divergence: output divergence from the original; NaN without samples.
         original_accuracy, accuracy: of the original and of the smaller network; None without labels.
         left_out: number of further samples for which the original's own output is NaN.
@@ -44,11 +45,12 @@ class Agreement:
     original_accuracy: float | None = None
     accuracy: float | None = None
     left_out: int = 0
+    pixels: float | None = None
 
     @property
     def share(self) -> float | None:
-        """The share of samples with the same answer."""
-        return None if self.same is None else self.same / self.samples
+        """The share of samples with the same answer, or of pixels with the same class."""
+        return self.pixels if self.same is None else self.same / self.samples
 
     def __str__(self) -> str:
         if not self.samples:
@@ -63,12 +65,18 @@ class Agreement:
         if self.share is not None and self.low is not None and self.high is not None:
             interval = f"{100 * self.low:.1f} to {100 * self.high:.1f}"
             answer = f"the smaller network gives the original's answer for {self.share:.1%} (95% interval {interval}); "
+        if self.pixels is not None:
+            answer = f"the smaller network gives the original's class for {self.pixels:.1%} of the pixels; "
         if self.accuracy is not None:
             accuracy = f", accuracy {self.accuracy:.1%}, of the original {self.original_accuracy:.1%}"
         return (
             f"Expect: on {self.samples:,} samples that pruning has not used, {answer}output divergence "
             f"{self.divergence:.2g}{accuracy}."
         )
+
+    @property
+    def _counted(self) -> str:
+        return "samples" if self.pixels is None else "pixels"
 
     def notes(self, *, repaired: bool) -> tuple[str, ...]:
         """Return a warning if the agreement is low, or that the network has collapsed, and which samples were left out.
@@ -81,14 +89,15 @@ class Agreement:
             repair = "" if repaired else "without a repair (repair=True) or "
             notes.append(
                 f"the network has collapsed: it gives the original's answer for only {self.share:.1%} of unused "
-                f"samples; this budget is out of reach {repair}without training the network further: choose a milder "
-                "one"
+                f"{self._counted}; this budget is out of reach {repair}without training the network further: choose a "
+                "milder one"
             )
         elif self.share is not None and self.share < LOW:
             help_ = "more calibration samples (samples=) and a milder budget"
             notes.append(
                 f"low agreement: the smaller network gives the original's answer for only {self.share:.1%} of unused "
-                f"samples; {help_ if repaired else f'repair=True, {help_}'} help, and so does training it further"
+                f"{self._counted}; {help_ if repaired else f'repair=True, {help_}'} help, and so does training it "
+                "further"
             )
         if self.left_out:
             notes.append(f"{self.left_out:,} unused samples were left out: the original's own output for them is NaN")
@@ -108,6 +117,7 @@ def measure(original: nn.Module, small: nn.Module, pairs: Sequence[Pair], used: 
     original, small = unwrap(original), unwrap(small)
     samples = same = right = original_right = left_out = 0
     divergence, are_scores, labelled = 0.0, True, True
+    pixels: float | None = None  # of maps of scores: the sum over samples of the share with the same class
     size = batch_that_fits(original, pairs[0][0]) if pairs else BATCH
     for call, labels in _parts(pairs, frozenset(used), size):
         wanted = eval_outputs(original, call)
@@ -123,6 +133,11 @@ def measure(original: nn.Module, small: nn.Module, pairs: Sequence[Pair], used: 
         found = eval_outputs(small, call)
         divergence += output_divergence(found, wanted) * size
         samples += size
+        if wanted and are_class_scores(wanted[0]) and len(wanted[0]) > size:  # rows of a map, one for each pixel
+            same_class = wanted[0].argmax(1) == found[0].argmax(1)
+            pixels = (pixels or 0.0) + float(same_class.double().mean()) * size
+            are_scores = labelled = False
+            continue
         are_scores &= len(wanted) == 1 and are_class_scores(wanted[0])
         labelled &= are_scores and labels is not None and _are_classes(labels, wanted[0].shape[1])
         if are_scores:
@@ -144,6 +159,7 @@ def measure(original: nn.Module, small: nn.Module, pairs: Sequence[Pair], used: 
         original_accuracy=original_right / samples if labelled else None,
         accuracy=right / samples if labelled else None,
         left_out=left_out,
+        pixels=None if pixels is None else pixels / samples,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from secateur.network.examples import Example
 from secateur.network.footprint import batch_that_fits, split_to_fit
 from secateur.network.memory import memory_errors
 from secateur.network.modules import mode, unwrap
-from secateur.network.outputs import without_outputs
+from secateur.network.outputs import compared_outputs
 from secateur.progress import bar
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
@@ -53,6 +53,7 @@ def compare(
     C: float = 1.0,
     seed: int = 0,
     samples: int = SAMPLES,
+    task: Literal["segmentation"] | None = None,
     scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
@@ -94,6 +95,8 @@ def compare(
     if repeats < 1:
         raise UsageError(f"repeats is {repeats}", remedy="use a whole number from 1 up")
     resource, limits = _limits(budgets)
+    if task and on is not None:
+        raise UsageError("on= evaluates the accuracy of classes, not of maps", remedy="leave on or task out")
     if settings.scope:
         if on is not None:
             raise UsageError("on= evaluates the whole model, and scope= prunes a part of it", remedy="leave on out")
@@ -275,7 +278,7 @@ def _evaluated(job: Job, evidence: TimedEvidence, evaluate: Callable[[nn.Module]
         res, seconds = evidence.timed(lambda: carry_out(job, job.draft(evidence)))
         if job.settings.repaired and res.repair is None and res.plan.kept:
             return replace(cell, error=next(note for note in res.notes if "not repaired" in note).splitlines()[0])
-        value = evaluate(without_outputs(res.model, res.plan.free_outputs))
+        value = evaluate(compared_outputs(res.model, res.plan.free_outputs, job.settings.task))
     except (SecateurError, RuntimeError) as error:  # one method that fails, for whatever reason, leaves the others
         cause = str(error) if isinstance(error, SecateurError) else first_line(error)
         return replace(cell, error=cause.splitlines()[0])

@@ -21,7 +21,7 @@ from secateur.network.batches import Call, batch_size, example_of
 from secateur.network.examples import Example
 from secateur.network.footprint import batch_that_fits
 from secateur.network.modules import named_tensors, unwrap
-from secateur.network.outputs import without_outputs
+from secateur.network.outputs import compared_outputs
 from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
@@ -110,7 +110,7 @@ class Job:
         else:
             _check_graph(graph, model, settings)
         graph.check_prunable()
-        model = without_outputs(model, graph.free_outputs)
+        model = compared_outputs(model, graph.free_outputs, settings.task)
         pool = _that_fits(pool, model, settings)
         for numbers in (settings.at_least, settings.round_to):
             _check_patterns(numbers, graph)

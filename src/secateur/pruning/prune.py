@@ -22,7 +22,7 @@ from secateur.network.batches import as_batches, batch_size, calls
 from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
 from secateur.network.modules import duplicate
-from secateur.network.outputs import with_all_outputs, without_outputs
+from secateur.network.outputs import compared_outputs, with_all_outputs
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
 from secateur.pruning.job import Draft, Job, Reading
@@ -54,6 +54,7 @@ def plan(
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
+    task: Literal["segmentation"] | None = None,
     scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
@@ -103,6 +104,7 @@ def prune(
     seed: int = 0,
     samples: int | None = SAMPLES,
     steps: int = 1,
+    task: Literal["segmentation"] | None = None,
     scope: str | Sequence[str] = (),
     keep: Sequence[str] = (),
     free_outputs: Sequence[str | int] = (),
@@ -152,6 +154,8 @@ def prune(
             order cannot be changed, the first ones are used, and a note says so. Up to 256 of the samples left over
             show how often the smaller network gives the original's answer: `res.agreement`.
         steps: cut in this many steps, measuring again after each.
+        task: `"segmentation"` if the outputs are maps of class scores: they are compared by the KL divergence per
+            pixel, and `res.agreement` is about pixels. Without it, outputs of more than two axes are compared by value.
         scope: names or patterns of submodules (`"backbone"`) of a model that cannot be exported as a whole, such as a
             detector. The whole model runs on the data in its own way (a batch may be `(list of images, targets)`); the
             submodules are traced, cut, verified and repaired on the inputs that they get there. The budget, the costs
@@ -193,7 +197,7 @@ def prune(
     with memory_errors():
         job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
         found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
-        if found.plan.free_outputs:
+        if found.plan.free_outputs or settings.task:
             found = replace(found, model=wrap_like(model, found.model))  # the job has a stand-in without wrappers
         return with_agreement(found, job.model, job.unused)
 
@@ -311,9 +315,9 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
         return res
     try:
         with memory_errors():
-            free = res.plan.free_outputs
-            pair = without_outputs(model, free), without_outputs(res.model, free)
-            found = measure(*pair, unused, used=fingerprints.unpack(res.fingerprints))
+            task = None if res.settings is None else res.settings.task
+            original, small = (compared_outputs(one, res.plan.free_outputs, task) for one in (model, res.model))
+            found = measure(original, small, unused, used=fingerprints.unpack(res.fingerprints))
     except SecateurError as error:
         return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
     return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))

@@ -38,6 +38,7 @@ class PruneSettings:
     seed: int = 0
     samples: int | None = SAMPLES
     steps: int = 1
+    task: Literal["segmentation"] | None = None
     scope: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     free_outputs: tuple[str, ...] = ()
@@ -63,6 +64,10 @@ class PruneSettings:
         object.__setattr__(self, "keep", tuple(self.keep))
         object.__setattr__(self, "scope", (self.scope,) if isinstance(self.scope, str) else tuple(self.scope or ()))
         object.__setattr__(self, "free_outputs", selectors(self.free_outputs))
+        if self.task not in (None, "segmentation"):
+            raise UsageError(f"task is {self.task!r}", remedy="use 'segmentation', or leave it out for other outputs")
+        if self.task and self.output == "graph":
+            raise UsageError("task='segmentation' needs output='module'", remedy="leave one of them out")
         self._check_method()
         self.resolve()
 
