@@ -55,6 +55,7 @@ BENCHMARKS = (
     Benchmark("theory", (*PRUNE, "secateur.certificates", "secateur.theory"), DATA, packages=("scipy",)),
     Benchmark("depthwise", PRUNE, DATA, packages=("torchvision",)),
     Benchmark("speedup", PRUNE, packages=("torchvision",)),
+    Benchmark("latency", (*PRUNE, "secateur.profiling"), DATA, packages=("torchvision",)),
     Benchmark("prune_time", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
     Benchmark("round_trip", (*CUT, "secateur.storage"), packages=("torchvision", "timm", "safetensors")),
     Benchmark("fuzz_loader", ("secateur.storage", "secateur.surgery.plan"), packages=("safetensors",)),

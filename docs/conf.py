@@ -56,6 +56,7 @@ NAVIGATION = {
         "theory",
         "export",
         "bench",
+        "latency",
         "experiments",
         "report",
         "torch-pruning",

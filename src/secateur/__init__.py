@@ -21,6 +21,8 @@ from secateur.experiments.sweep import sweep
 from secateur.methods.base import GroupRow
 from secateur.methods.pfp.sensitivity import sensitivity
 from secateur.network.modules import Slot
+from secateur.profiling.cache import latency_table
+from secateur.profiling.table import LatencyTable
 from secateur.pruning.compare import compare
 from secateur.pruning.comparison import Comparison
 from secateur.pruning.prune import plan, prune
@@ -54,6 +56,7 @@ __all__ = [
     "Group",
     "GroupRow",
     "Latency",
+    "LatencyTable",
     "LayerRepair",
     "LayerTheory",
     "Plan",
@@ -80,6 +83,7 @@ __all__ = [
     "export",
     "figures",
     "latency",
+    "latency_table",
     "load",
     "mask",
     "plan",

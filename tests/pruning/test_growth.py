@@ -16,7 +16,7 @@ import secateur as sc
 from secateur.channels.graph import ChannelGraph
 from secateur.costs.sizes import Sizes
 from secateur.errors import UsageError
-from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest
+from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest, within
 from support import synthetic
 
 # Few different values, so that ties are common; and any at all.
@@ -204,7 +204,7 @@ def test_a_filled_budget_has_no_room_for_another_step(
             blocked.add(name)
         else:
             counts = more
-    filled, position = fill(growth, allocate(growth, sizes, ceilings), sizes, ceilings)
+    filled, position = fill(growth, allocate(growth, sizes, ceilings), within(sizes, ceilings))
     assert filled.counts(position) == counts
 
 

@@ -19,7 +19,17 @@ from secateur.pruning.pool import Pool
 from secateur.pruning.settings import PruneSettings
 
 DEFAULTS = {field.name: field.default for field in fields(PruneSettings)}
-NOT_OF_COMPARE = {"method", "select", "allocation", "repair", "sensitivity", "certificate_delta", "steps"}
+NOT_OF_COMPARE = {
+    "method",
+    "select",
+    "allocation",
+    "repair",
+    "sensitivity",
+    "certificate_delta",
+    "steps",
+    "latency_table",
+    "engine",
+}
 
 
 @pytest.mark.parametrize("function", [sc.prune, sc.plan, sc.compare])

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from secateur.channels.graph import Output
+from secateur.profiling.table import Engine
 from secateur.tables import ROWS
 
 PANELS = RUN, BUDGET, DATA, OUTPUT, METHOD, CERTIFICATE, ADVANCED = (
@@ -78,6 +79,10 @@ AtLeast = Annotated[int, count(ADVANCED, "Channels that every group keeps.")]
 PruneInputs = Annotated[
     bool, option(ADVANCED, "", "Prune inputs of the network, too; it still takes all of them.", "--prune-inputs")
 ]
+LatencyTableFile = Annotated[
+    str | None, option(ADVANCED, "FILE", "For --latency: a table that profile wrote, also on another machine.")
+]
+TimedEngine = Annotated[Engine, option(ADVANCED, "NAME", "What is timed: torch or onnxruntime.")]
 CutAs = Annotated[Output, option(ADVANCED, "KIND", "module (your class), or graph (its exported program).")]
 
 Memory = Annotated[int | None, count(ADVANCED, "MB for temporary arrays.", show_default="half of the free memory")]

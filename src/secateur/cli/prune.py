@@ -62,10 +62,16 @@ def prune(
         float, option(ADVANCED, "P", "Failure probability of the certificate.")
     ] = DEFAULTS.certificate_delta,
     steps: Annotated[int, count(ADVANCED, "Cut in N steps, measuring after each.")] = DEFAULTS.steps,
+    latency_table: options.LatencyTableFile = DEFAULTS.latency_table,
+    engine: options.TimedEngine = DEFAULTS.engine,
     cutting: Cutting,
 ) -> None:
     """Prune MODEL until it fits a budget, and save it."""
     budget = _budget(params=params, macs=macs, latency=latency, drop=drop, eps=eps, output_eps=output_eps)
+    if latency is None and (latency_table is not None or engine != DEFAULTS.engine):
+        raise UsageError(
+            "--latency-table and --engine belong to --latency", remedy="pass --latency 70%, or leave them out"
+        )
     if (drop is None) != (heldout is None):
         raise UsageError("--drop and --heldout go together", remedy="pass both: --drop 1% --heldout val.npz")
     if drop is not None and delta != DEFAULTS.delta and method != "pfp":
@@ -93,7 +99,7 @@ def prune(
     if loaded.data.unused and not settings.scope:
         res = with_agreement(res, network, list(with_labels(loaded.data.unused, example=example)))
     times = None
-    if latency is not None:
+    if latency is not None and latency_table is None and engine == "torch":
         with screen.status("timing both networks"):
             times = sc.latency(network, example), sc.latency(res.model, example)
     head = loaded.head | {"budget": budget}

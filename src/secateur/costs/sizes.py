@@ -52,6 +52,7 @@ class Sizes:
         self._uneven = [(at, group.name, owned) for at, (_, group, owned) in enumerate(entries) if np.ptp(owned)]
 
         slots = Counter(slot for slot, *_ in entries)
+        self._slots = tuple(slots)
         self._first_entry = _starts(list(slots.values()))
         full = np.array([graph.shapes[slot.parameter][slot.axis] for slot in slots], np.int64)
         self._outside = full - np.add.reduceat(self._owned(self._units), self._first_entry)
@@ -94,6 +95,15 @@ class Sizes:
         1390587904
         """
         return self._cost(self._owned(self._checked(counts)))[1]
+
+    def sides(self, counts: Mapping[str, int]) -> dict[Slot, int]:
+        """Return the size of every parameter axis that groups lie on, when they keep the given numbers of units.
+
+        >>> sizes.sides({"conv1": 32})[Slot("conv1.weight", 0)]
+        32
+        """
+        sides = self._outside + np.add.reduceat(self._owned(self._checked(counts)), self._first_entry)
+        return dict(zip(self._slots, sides.tolist(), strict=True))
 
     def exact(self, kept: Mapping[str, Sequence[int]]) -> tuple[int, int]:
         """Return the numbers of parameters and MACs when groups keep exactly the given units.

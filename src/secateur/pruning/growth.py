@@ -144,7 +144,7 @@ def allocate(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float]) -> int
     for name in ceilings:
         if name not in measure:
             raise UsageError(f"{name!r} cannot be allocated", remedy=f"use {' and '.join(measure)}")
-    position = largest(growth, partial(_fits, growth, sizes, ceilings))
+    position = largest(growth, partial(within(sizes, ceilings), growth))
     if position < 0:
         least = {name: measure[name](growth.counts(0)) for name in ceilings}
         whole = {name: measure[name]({}) for name in ceilings}
@@ -152,23 +152,28 @@ def allocate(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float]) -> int
     return position
 
 
-def fill(growth: Growth, position: int, sizes: Sizes, ceilings: Mapping[str, float]) -> tuple[Growth, int]:
+def fill(growth: Growth, position: int, fits: Callable[[Growth, int], bool]) -> tuple[Growth, int]:
     """Return a growth and a position that spend what a step which is too large has left of the budget.
 
-    >>> growth, position = fill(growth, allocate(growth, sizes, ceilings), sizes, ceilings)
+    >>> growth, position = fill(growth, allocate(growth, sizes, ceilings), within(sizes, ceilings))
 
     A group whose next step does not fit stays as it is, and the other groups grow on. With steps of one unit little
     is left; with multiples of 8, one step of a residual stream can be a tenth of the network.
     """
     while position < growth.steps:
         growth = growth.without_next(position)
-        position = largest(growth, partial(_fits, growth, sizes, ceilings))
+        position = largest(growth, partial(fits, growth))
     return growth, position
 
 
-def _fits(growth: Growth, sizes: Sizes, ceilings: Mapping[str, float], position: int) -> bool:
-    counts = growth.counts(position)
-    return all(getattr(sizes, name)(counts) <= ceiling for name, ceiling in ceilings.items())
+def within(sizes: Sizes, ceilings: Mapping[str, float]) -> Callable[[Growth, int], bool]:
+    """Return whether the sizes at a position of a growth cost no more than the ceilings, as a function."""
+
+    def fits(growth: Growth, position: int) -> bool:
+        counts = growth.counts(position)
+        return all(getattr(sizes, name)(counts) <= ceiling for name, ceiling in ceilings.items())
+
+    return fits
 
 
 def ways_out(growth: Growth, graph: ChannelGraph) -> str:

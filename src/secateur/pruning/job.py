@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from secateur.channels.graph import ChannelGraph
 from secateur.costs.cost import Cost, cost, shares
 from secateur.costs.sizes import Sizes
-from secateur.costs.timing import bench, latency
 from secateur.errors import SecateurError, UsageError
 from secateur.methods.base import Evidence, GroupRow, Method
 from secateur.methods.selection import Selection
@@ -26,7 +24,8 @@ from secateur.pruning import errors
 from secateur.pruning.allocation import Allocation
 from secateur.pruning.budget import Budget
 from secateur.pruning.budget import parse as parse_budget
-from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest, ways_out
+from secateur.pruning.growth import Growth, Ladder, allocate, fill, ladder, largest, ways_out, within
+from secateur.pruning.pace import Pace
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.scope import check_not_listed
 from secateur.pruning.settings import PruneSettings
@@ -36,7 +35,8 @@ from secateur.surgery.rewrite import runnable
 from secateur.tracing.trace import trace
 
 ROUNDS = 3  # of allocation, each with the unit costs at the previous sizes
-TRIES = 20  # steps back until a network meets a latency budget
+CORRECTIONS = 5  # networks that are cut and timed to meet a latency budget
+CLOSE = 0.015  # of a latency budget: near enough
 
 
 class Reading(TypedDict, total=False):
@@ -186,7 +186,7 @@ class Job:
         base = first.network
         whole = cost(base, self.example)
         sizes = Sizes(self.graph, whole)
-        original_ms = latency(self.model, self.example).median_ms if self.budget.latency_ms else math.nan
+        pace = self._pace()
         kept = self.every_unit
         scales = {name: [1.0] * len(units) for name, units in kept.items()}
         rows = {group.name: GroupRow(group.name, group.size, group.size) for group in self.graph.prunable}
@@ -197,16 +197,22 @@ class Job:
             found = evidence.scores(self.method)
             self._check_found(found)
             counts = {name: len(units) for name, units in kept.items()}
-            for _ in range(ROUNDS):  # the cost of a unit depends on the sizes of the other groups
-                costs = self._unit_costs(sizes, counts)
+            for number in range(1, ROUNDS + 1):  # the cost of a unit depends on the sizes of the other groups
+                costs = self._unit_costs(sizes, counts, pace)
                 levels = self.allocation.levels(evidence, costs, whole=self.budget.error is not None)
                 levels = {name: one * self.factors.get(name, 1.0) for name, one in levels.items()}
-                growth = Growth({name: self._ladder(name, levels[name]) for name in found if name in levels})
-                chooser = _Chooser(self, sizes, growth, found, kept, scales)
-                position = chooser.position(step / self.settings.steps, original_ms)
+                multiple = pace.table.multiple if pace else 1
+                growth = Growth({name: self._ladder(name, levels[name], multiple) for name in found if name in levels})
+                chooser = _Chooser(self, sizes, growth, found, kept, scales, pace)
+                part = step / self.settings.steps
+                position = chooser.position(part)
+                if pace and (limit := self._latency_limit(pace)) < 1:
+                    last = number == ROUNDS or not self.allocation.uses_costs
+                    chooser, position = chooser.fast_enough(limit**part, measure=last)
+                    growth = chooser.growth
                 level = growth.level(position)
                 if self._fills:
-                    growth, position = fill(growth, position, sizes, chooser.ceilings(step / self.settings.steps))
+                    growth, position = fill(growth, position, within(sizes, chooser.ceilings(part)))
                     chooser = replace(chooser, growth=growth)
                 counts = {**counts, **growth.counts(position)}
                 if not self.allocation.uses_costs:
@@ -221,8 +227,19 @@ class Job:
             level=level,
             samples=samples,
             scores=scores,
-            notes=tuple(self._notes(list(rows.values()), found, samples)),
+            notes=(*self._notes(list(rows.values()), found, samples), *(pace.notes if pace else ())),
         )
+
+    def _pace(self) -> Pace | None:
+        """Return how fast cut networks are; None without a limit of the time."""
+        if not self.budget.latency_ms:
+            return None
+        return Pace.of(self.model, self.graph, self.example, self.settings, progress=self.progress)
+
+    def _latency_limit(self, pace: Pace) -> float:
+        """Return the time that may remain, as a part of the original's."""
+        assert self.budget.latency_ms is not None
+        return self.budget.latency_ms.of(pace.original_ms) / pace.original_ms
 
     @property
     def _fills(self) -> bool:
@@ -254,21 +271,27 @@ class Job:
                 remedy="use method='ft' or 'random', which do not measure consumers",
             )
 
-    def _ladder(self, name: str, levels: Any) -> Ladder:
-        return ladder(
-            levels, at_least=_of_group(self.settings.at_least, name), round_to=_of_group(self.settings.round_to, name)
-        )
+    def _ladder(self, name: str, levels: Any, multiple: int) -> Ladder:
+        """Return how a group grows, in steps of `multiple` unless the settings name others."""
+        steps = multiple if self.settings.round_to == 1 else _of_group(self.settings.round_to, name)
+        return ladder(levels, at_least=_of_group(self.settings.at_least, name), round_to=steps)
 
-    def _unit_costs(self, sizes: Sizes, counts: Mapping[str, int]) -> dict[str, float]:
+    def _unit_costs(self, sizes: Sizes, counts: Mapping[str, int], pace: Pace | None) -> dict[str, float]:
         """Return the cost of one unit of each group at these sizes, as a part of the original's."""
-        limits = self.budget.ceilings(self.before.params, self.before.macs) or {"macs": 0.0}
+        limits = self.budget.ceilings(self.before.params, self.before.macs) or ({} if pace else {"macs": 0.0})
         found = {}
+        now = pace.predicted(sizes, counts) if pace else 0.0
         for name, count in counts.items():
             fewer = {**counts, name: max(1, count - 1)} if count > 1 else {**counts, name: min(2, sizes.units(name))}
             found[name] = sum(
                 abs(measure(counts) - measure(fewer)) / max(measure({}), 1)
                 for measure in (getattr(sizes, resource) for resource in limits)
             )
+            if pace:  # over a whole step of the table, within which the time is the same
+                less, more = max(1, count - pace.table.multiple), min(count + pace.table.multiple, sizes.units(name))
+                other = less if less < count else more
+                change = abs(now - pace.predicted(sizes, {**counts, name: other}))
+                found[name] += change / max(1, abs(count - other))
         return found
 
     def _notes(self, rows: Sequence[GroupRow], found: Mapping[str, Any], samples: int) -> list[str]:
@@ -296,6 +319,7 @@ class _Chooser:
     found: Mapping[str, Any]
     kept: Mapping[str, Sequence[int]]
     scales: Mapping[str, Sequence[float]]
+    pace: Pace | None = None
 
     def choose(self, position: int) -> dict[str, Selection]:
         """Return the selected units of each group, as indices among the remaining ones."""
@@ -320,7 +344,7 @@ class _Chooser:
             for name, limit in self.job.budget.ceilings(before.params, before.macs).items()
         }
 
-    def position(self, part: float, original_ms: float) -> int:
+    def position(self, part: float) -> int:
         """Return how far the groups may grow, `part` of the way from the original to the budget."""
         budget, ceilings = self.job.budget, self.ceilings(part)
         if budget.error is not None:
@@ -328,10 +352,6 @@ class _Chooser:
         position = allocate(self.growth, self.sizes, ceilings)
         if self.job.method.random_size:
             position = self._sampled_within(position, ceilings)
-        if budget.latency_ms:
-            limit = budget.latency_ms.of(original_ms)
-            if limit < original_ms:
-                position = self._fast_enough(position, original_ms * (limit / original_ms) ** part, original_ms)
         return position
 
     def _sampled_within(self, most: int, ceilings: Mapping[str, float]) -> int:
@@ -351,39 +371,62 @@ class _Chooser:
             )
         return position
 
-    def _fast_enough(self, most: int, limit: float, whole: float) -> int:
-        """Return the largest position that is fast enough, found by cutting and timing real networks.
+    def fast_enough(self, limit: float, *, measure: bool) -> tuple[_Chooser, int]:
+        """Return the largest network that takes at most a part `limit` of the original's time, and its position.
 
-        Cut network and original are timed interleaved, so that other load affects both; the latency is the measured
-        ratio times the latency of the original.
+        The table predicts the time. If networks may be timed, the prediction is corrected by the times of whole
+        networks, cut for real and timed interleaved with the original, so that other load affects both.
         """
-
-        def milliseconds(position: int, runs: int) -> float:
-            made = Plan.keeping(self.job.graph, *self.applied(self.choose(position)))
-            network = cut(self.job.model, made) if made.kept else self.job.model
-            return whole / bench(self.job.model, network, self.job.example, runs=runs).speedup
-
-        def fits(position: int) -> bool:
-            return position <= most and milliseconds(position, 20) <= limit
-
-        nearly = max(1, self.growth.steps // 256)  # below the resolution of the timing
-        position = largest(self.growth, fits, nearly)
-        if position < 0 and milliseconds(0, 100) <= limit:  # a busy moment, not a slow network
-            position = largest(self.growth, fits, nearly)
-        for _ in range(TRIES):
-            if position < 0:
+        pace, factor, best = self._pace, 1.0, None
+        for _ in range(CORRECTIONS if measure and pace.here else 1):
+            found = self._predicted_within(limit / factor)
+            if found is None:
                 break
-            if milliseconds(position, 50) <= limit:
-                return position
-            position -= max(1, self.growth.steps // 50)
-        least = milliseconds(0, 100)
-        cause = "the budget cannot be met" if least > limit else "times vary too much to meet the budget reliably"
+            if not measure or not pace.here:
+                return found
+            real = found[0]._measured(found[1], 20)
+            if real <= limit and (best is None or real > best[0]):
+                best = (real, found)
+            if (1 - CLOSE) * limit <= real <= limit or (found[1] == self.growth.steps and real <= limit):
+                break
+            factor = 1.005 * real / pace.predicted(self.sizes, found[0].growth.counts(found[1]))
+        if best is not None:
+            return best[1]
+        least = self._measured(0, 100) if pace.here else pace.predicted(self.sizes, self.growth.counts(0))
+        if pace.here and least <= limit:
+            return self, 0  # the table misleads, but the smallest network is fast enough
+        set_sizes = (self.job.settings.at_least, self.job.settings.round_to) != (1, 1)
+        ways = ways_out(self.growth, self.job.graph) if set_sizes else "raise the budget"
         raise SecateurError(
-            f"{cause}: {limit:.3g} ms may remain ({limit / whole:.0%} of {whole:.3g} ms), "
-            f"the smallest network takes {least:.3g} ms ({least / whole:.0%})",
+            f"the budget cannot be met: {limit * pace.original_ms:.3g} ms may remain ({limit:.0%} of "
+            f"{pace.original_ms:.3g} ms), the smallest network takes {least * pace.original_ms:.3g} ms ({least:.0%})",
             layer=type(unwrap(self.job.model)).__name__,
-            remedy=f"{ways_out(self.growth, self.job.graph)}; on a busy machine, try again",
+            remedy=f"{ways}; on a busy machine, try again",
         )
+
+    def _predicted_within(self, limit: float) -> tuple[_Chooser, int] | None:
+        """Return the largest network that is fast enough by the table, filled up group by group."""
+        ceilings = within(self.sizes, self.ceilings(1.0))
+
+        def fits(growth: Growth, position: int) -> bool:
+            counts = growth.counts(position)
+            return self._pace.predicted(self.sizes, counts) <= limit and ceilings(growth, position)
+
+        position = largest(self.growth, lambda position: fits(self.growth, position))
+        if position < 0:
+            return None
+        growth, position = fill(self.growth, position, fits)
+        return replace(self, growth=growth), position
+
+    @property
+    def _pace(self) -> Pace:
+        assert self.pace is not None
+        return self.pace
+
+    def _measured(self, position: int, runs: int) -> float:
+        made = Plan.keeping(self.job.graph, *self.applied(self.choose(position)))
+        network = cut(self.job.model, made) if made.kept else self.job.model
+        return self._pace.measured(network, runs)
 
 
 def _check_graph(graph: ChannelGraph, model: nn.Module, settings: PruneSettings) -> None:

@@ -23,6 +23,7 @@ from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
 from secateur.network.modules import duplicate
 from secateur.network.outputs import compared_outputs, with_all_outputs
+from secateur.profiling.table import Engine, LatencyTable
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
 from secateur.pruning.job import Draft, Job, Reading
@@ -62,6 +63,8 @@ def plan(
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
     prune_inputs: bool = False,
+    latency_table: str | LatencyTable | None = None,
+    engine: Engine = "torch",
     memory: int | None = None,
     graph: ChannelGraph | None = None,
     example: Example | None = None,
@@ -112,6 +115,8 @@ def prune(
     round_to: int | Mapping[str, int] = 1,
     output: Output = "module",
     prune_inputs: bool = False,
+    latency_table: str | LatencyTable | None = None,
+    engine: Engine = "torch",
     memory: int | None = None,
     graph: ChannelGraph | None = None,
     example: Example | None = None,
@@ -168,6 +173,9 @@ def prune(
         output: `"module"` cuts your own class, `"graph"` the exported program.
         prune_inputs: prune inputs of the network, too, where a linear layer or a convolution consumes them. The smaller
             network still takes all of them, and this layer selects those that are kept.
+        latency_table: for a budget in latency: a file that `secateur profile` wrote, on this machine or another, or a
+            `LatencyTable`. Without it the network's layers are timed here, once: the table is kept in the cache folder.
+        engine: for a budget in latency: what runs the network, `"torch"` or `"onnxruntime"`.
         memory: bytes for temporary arrays; by default a part of the free memory.
         graph: the channel graph of this network from `trace`, which is then not traced again; keep, free_outputs,
             output and prune_inputs are those of the trace.

@@ -19,6 +19,7 @@ from secateur.costs.cost import Cost
 from secateur.costs.timing import Latency
 from secateur.deprecation import renamed_fields
 from secateur.methods.base import GroupRow, Method
+from secateur.profiling.table import LatencyTable
 from secateur.pruning.agreement import Agreement
 from secateur.pruning.settings import PruneSettings
 from secateur.refit.repair import Repair
@@ -264,6 +265,8 @@ def _topology(graph: ChannelGraph, plan: Plan) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, LatencyTable):
+        return str(value)
     return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from secateur.channels.graph import Output
 from secateur.errors import UsageError
@@ -12,6 +12,7 @@ from secateur.methods import METHODS
 from secateur.methods.base import Method
 from secateur.methods.pfp.method import PFP, SELECTS, Select
 from secateur.network.outputs import selectors
+from secateur.profiling.table import Engine, LatencyTable
 from secateur.pruning.allocation import Allocation
 
 SAMPLES = 256
@@ -46,6 +47,8 @@ class PruneSettings:
     round_to: int | Mapping[str, int] = 1
     output: Output = "module"
     prune_inputs: bool = False
+    latency_table: str | LatencyTable | None = None
+    engine: Engine = "torch"
     memory: int | None = None
 
     def __post_init__(self) -> None:
@@ -57,6 +60,8 @@ class PruneSettings:
                 f"certificate_delta is {self.certificate_delta}",
                 remedy="use a probability between 0 and 1, such as 1e-3",
             )
+        if self.engine not in get_args(Engine):
+            raise UsageError(f"engine is {self.engine!r}", remedy=f"use one of {', '.join(get_args(Engine))}")
         if isinstance(self.C, str) and self.C != "measured":
             raise UsageError(f"C is {self.C!r}", remedy='use a factor from 1 up, or "measured"')
         if isinstance(self.keep, str):

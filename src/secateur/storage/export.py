@@ -177,6 +177,15 @@ def _onnx(exported: torch.export.ExportedProgram) -> tuple[bytes, Runner]:
     return content, run
 
 
+def onnx_pass(model: nn.Module, example: Example) -> Callable[[], Any]:
+    """Return a function that runs a network on the example in onnxruntime, with torch's number of threads."""
+    model = unwrap(model)
+    call = alike(model, call_arguments(example))
+    with mode(model, False), torch.no_grad():
+        _, run = _onnx(_exported(model, call, dynamic=False))
+    return lambda: run(call)
+
+
 def onnx_session(source: bytes | str) -> Any:
     """Return a session of onnxruntime for the bytes or the path of an ONNX file, with torch's number of threads."""
     runtime = require("onnxruntime", install=INSTALL)

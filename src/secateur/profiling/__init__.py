@@ -1,0 +1,1 @@
+"""Layer times by size, for latency budgets."""
