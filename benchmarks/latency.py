@@ -1,12 +1,12 @@
-"""Networks pruned to a latency budget beside networks pruned to a MACs budget: time, accuracy, and the time of the search.
+"""Networks pruned to a latency budget beside networks pruned to a MACs budget: time, accuracy, time of the search.
 
-    python benchmarks/latency.py --data DIR                              # on an idle machine; stop and start again at will
+    python benchmarks/latency.py --data DIR              # on an idle machine; stop and start again at will
     python benchmarks/latency.py --data DIR --network mobilenet_v2
-    python benchmarks/latency.py --table                                 # prints the record
+    python benchmarks/latency.py --table                 # prints the record
 
 ResNet50 and MobileNetV2 with trained weights, one image of 224 x 224, one thread. 256 images of `calibration/` are the
-calibration set, accuracy is measured on the others; the test images are not used. Each network is measured once (trials,
-moments) for all budgets, then cut and repaired for each. Rows with `resource: latency` have the seconds of the search:
+calibration set, accuracy is measured on the others; the test images are not used. Each network is measured once for all
+budgets (trials, moments), then cut and repaired for each. Rows with `resource: latency` have the seconds of the search:
 the table of layer times, measured anew, and the networks that are cut and timed. `load` is the machine's load average;
 above 0.5 times are not to be relied on.
 
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if one["resource"] == "macs" and one["network"] == row["network"]
         )
         others.append((row["original_accuracy"], 1.0))
-        pairs = [(a, b) for a, b in zip(others, others[1:]) if a[0] <= row["accuracy"] <= b[0] and a[0] < b[0]]
+        pairs = [(a, b) for a, b in pairwise(others) if a[0] <= row["accuracy"] <= b[0] and a[0] < b[0]]
         equal = None
         if pairs:
             (low, t0), (high, t1) = pairs[0]

@@ -57,6 +57,8 @@ class Parts:
             train, validation, test = (part.scaled(scale.mean, scale.std) for part in (train, validation, test))
         if recipe.validation == "test":
             validation, test = halves(test)
+        if recipe.images:
+            train, validation, test = (some(part, recipe.images) for part in (train, validation, test))
         return cls(train, validation, test, _weights(recipe, data_root(root)))
 
 
@@ -191,6 +193,11 @@ def _evaluate(recipe: Recipe, model: nn.Module, data: Parts) -> dict[str, dict[s
 def folder_name(method: str) -> str:
     """Return the name of a method's folder; not every system allows a colon."""
     return method.replace(":", "-")
+
+
+def some(data: Data, count: int) -> Data:
+    """Return at most this many random samples, always the same."""
+    return data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:count])
 
 
 def halves(data: Data) -> tuple[Data, Data]:

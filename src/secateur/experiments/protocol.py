@@ -20,6 +20,8 @@ def origin(recipe: Recipe) -> dict[str, str]:
     start = f"weights {recipe.weights}" if recipe.weights else trained if recipe.train.epochs else "not trained"
     if recipe.validation == "test":
         start += "; half of the test data is used for validation, the other half for testing"
+    if recipe.images:
+        start += f"; a miniature, with at most {recipe.images} samples of each part of the data"
     return {"original": start, "secateur": __version__}
 
 

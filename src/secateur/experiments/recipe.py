@@ -69,6 +69,7 @@ class Recipe:
     weights: str | None = None  # a checkpoint to start from instead of training; also relative to the data's folder
     normalise: Normalisation | None = None  # of the images, where it differs from that of the data set
     validation: Literal["train", "test"] = "train"  # half of the test data, if the weights have seen all other data
+    images: int | None = None  # of each part of the data, at most, chosen at random: for miniatures
     batch: int = 128
     retrain: Retraining = field(default=None)  # type: ignore[assignment]  # as `train` by default
     prune: PruneSettings = BASE  # method and seed are taken from `methods` and `seed`
@@ -86,8 +87,8 @@ class Recipe:
         for name, own in (("method", "methods"), ("seed", "seed")):
             if getattr(self.prune, name) != getattr(BASE, name):
                 raise UsageError(f"prune has its own {name}", remedy=f"set `{own}` of the recipe instead")
-        for name, number in (("batch", self.batch), ("networks", self.networks)):
-            if number < 1:
+        for name, number in (("batch", self.batch), ("networks", self.networks), ("images", self.images)):
+            if number is not None and number < 1:
                 raise UsageError(f"{name} is {number}", remedy="use a whole number from 1 up")
         check_ratios(self.ratios)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from secateur.data import dataset
 from secateur.errors import SecateurError
 from secateur.experiments.cascade import folder_name
 from secateur.experiments.recipe import Recipe
+from secateur.reproduction.allocation import HELDOUT
+from secateur.tracing.trace import trace
 from secateur.training.evaluation import batch_loss
 from secateur.zoo.names import build
 
-STEPS = 2  # batches that are timed
-PRUNING = 30.0  # forward and backward passes over the calibration samples that pruning is taken to cost
-FALLBACK = 50_000  # samples, if the data cannot be read
+STEPS = 3  # batches that are timed
+BATCH = 64  # samples in one of them, at most
+# Forward passes over the calibration samples that each method takes, measured on ResNet20; and any other method.
+PASSES = {"ft": 1.0, "softnet": 1.0, "random": 1.0, "fpgm": 1.0, "thinet": 3.0, "pfp": 4.0, "residual": 24.0}
+OTHERS = 6.0
+CERTIFIED = 8.0  # forward passes over the held-out samples for the errors of all layers
 
 
 @dataclass(frozen=True)
@@ -34,26 +38,93 @@ class Task:
     seconds: float | None
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Seconds that a network takes here, timed, and the sizes of the parts of its data."""
+
+    step: float  # of training, per sample
+    forward: float  # per sample
+    trace: float  # before each cut
+    train: int
+    validation: int
+    test: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, data_root: Path | None) -> Speed | None:
+        """Time a few batches; None if the data or the network is not there."""
+        try:
+            train, validation, test = (
+                dataset(recipe.data, part, root=data_root, download=False) for part in ("train", "validation", "test")
+            )
+            model = build(recipe.network)
+        except SecateurError:
+            return None
+        chosen = torch.arange(min(recipe.batch, BATCH, len(train)))
+        x, y = train.inputs(chosen), train.targets[chosen]
+        sizes = [len(train), len(validation), len(test)]
+        if recipe.validation == "test":
+            sizes[1:] = [len(test) // 2, len(test) - len(test) // 2]
+        if recipe.images:
+            sizes = [min(size, recipe.images) for size in sizes]
+
+        def learn() -> None:
+            loss, _ = batch_loss(model.train(), (x, y), recipe.train.loss)
+            loss.backward()
+
+        def run() -> None:
+            with torch.no_grad():
+                model.eval()(x)
+
+        started = time.perf_counter()
+        trace(model, x[:1])
+        traced = time.perf_counter() - started
+        return cls(_timed(learn) / len(x), _timed(run) / len(x), traced, *sizes)
+
+    def training(self, epochs: int) -> float:
+        """Return the seconds of training the original, with its validation after every epoch."""
+        return epochs * (self.step * self.train + self.forward * self.validation)
+
+    def evaluation(self) -> float:
+        """Return the seconds of evaluating the original on validation and test data."""
+        return self.forward * (self.validation + self.test)
+
+    def pruning(self, recipe: Recipe, method: str) -> float:
+        """Return the seconds of one cut by a method."""
+        name = re.match(r"\w+", method)
+        passes = PASSES.get(name[0] if name else "", OTHERS)
+        return self.trace + passes * self.forward * (recipe.settings(method).samples or self.train)
+
+
 def tasks(recipe: Recipe, folder: Path, data_root: Path | None) -> list[Task]:
     """Return what is missing in the folder of a run, with estimated times."""
     missing = list(_missing(recipe, folder))
-    if not missing:
-        return []
-    sample, count = _per_sample(recipe, data_root)
-    ratios = recipe.ratios
+    speed = Speed.of(recipe, data_root) if missing else None
     found = []
     for network, method, left in missing:
-        if sample is None:
+        if speed is None:
             seconds = None
         elif method is None:
-            seconds = sample * count * recipe.train.epochs if not recipe.weights else 0.0
+            seconds = speed.evaluation() + (0.0 if recipe.weights else speed.training(recipe.train.epochs))
         else:
-            # A network with a share s of the parameters is taken to need a share s of the time.
-            rest = sum(1 - ratio for ratio in ratios[-left:])
-            pruning = PRUNING * (recipe.prune.samples or count) * left
-            seconds = sample * (count * recipe.retrain.epochs * rest + pruning)
+            # A network with a share s of the parameters or MACs is taken to need a share s of the time.
+            rest = sum(1 - ratio for ratio in recipe.ratios[-left:])
+            again = speed.training(recipe.retrain.epochs) + 2 * speed.evaluation()  # as cut, and retrained
+            seconds = rest * again + left * speed.pruning(recipe, method)
         found.append(Task(recipe.name, network, method, left, seconds))
     return found
+
+
+def allocation_task(recipe: Recipe, methods: Sequence[str], folder: Path, data_root: Path | None) -> Task:
+    """Return the measurement of an allocation: the original, one cut for each method, and its certificates."""
+    speed = Speed.of(recipe, data_root)
+    seconds = None
+    if speed is not None:
+        trained = (folder / "network-0" / "original.json").is_file()
+        training = 0.0 if recipe.weights else speed.training(recipe.train.epochs)
+        cuts = sum(speed.pruning(recipe, method) for method in methods)
+        certificates = len(methods) * (speed.trace + CERTIFIED * speed.forward * min(HELDOUT, speed.validation))
+        seconds = (0.0 if trained else training + speed.evaluation()) + cuts + certificates
+    return Task(recipe.name, 0, "allocation", 1, seconds)
 
 
 def in_words(seconds: float | None) -> str:
@@ -83,24 +154,11 @@ def _missing(recipe: Recipe, folder: Path) -> Iterator[tuple[int, str | None, in
                 yield number, method, len(recipe.ratios) - len(files)
 
 
-def _per_sample(recipe: Recipe, data_root: Path | None) -> tuple[float | None, int]:
-    """Return the seconds of one training step per sample, timed here, and the number of training samples."""
-    try:
-        data = dataset(recipe.data, "train", root=data_root, download=False)
-        model = build(recipe.network)
-    except SecateurError:
-        return None, FALLBACK
-    batch = min(recipe.batch, 32, len(data))
-    chosen = torch.arange(batch)
-    return _timed(model, (data.inputs(chosen), data.targets[chosen]), recipe) / batch, len(data)
-
-
-def _timed(model: nn.Module, batch: Any, recipe: Recipe) -> float:
-    """Return the seconds of a forward and backward pass."""
-    model.train()
-    for step in range(STEPS + 1):
-        if step == 1:  # the first one prepares
-            start = time.perf_counter()
-        loss, _ = batch_loss(model, batch, recipe.train.loss)
-        loss.backward()
-    return (time.perf_counter() - start) / STEPS
+def _timed(run: Callable[[], None]) -> float:
+    """Return the shortest of a few times, after a first one that prepares."""
+    times = []
+    for _ in range(STEPS + 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])

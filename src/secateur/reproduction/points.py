@@ -113,6 +113,7 @@ def in_words(recipe: Mapping[str, Any]) -> str:
     teacher = " with the original as teacher" if retrain["epochs"] and retrain.get("teacher") else ""
     steps = "cascade" if recipe["cascade"] else "one shot"
     checked = ", selected on half of the test data" if recipe.get("validation") == "test" else ""
+    checked += f", at most {recipe['images']} images of each part" if recipe.get("images") else ""
     networks = f"{recipe['networks']} network{'s' * (recipe['networks'] > 1)}"
     return f"{recipe['name']}: {networks} {start}, {steps}, {again}{teacher}{checked}"
 

@@ -16,7 +16,7 @@ from secateur.report.charts import Chart
 from secateur.report.latency import measure_latency
 from secateur.report.records import read_records
 from secateur.reproduction import allocation, render
-from secateur.reproduction.estimate import Task, tasks
+from secateur.reproduction.estimate import Task, allocation_task, tasks
 from secateur.reproduction.items import Item, Run
 from secateur.reproduction.points import Results, results
 from secateur.reproduction.stored import read_run
@@ -105,7 +105,8 @@ def plan(item: Item, size: Size, runs: Path, data_root: Path | None = None) -> l
     >>> plan(read("table-lenet"), "quick", Path("runs"))
     """
     if item.kind == "allocation":
-        return [Task(name, 0, None, 1, None) for _, name in chosen(item, size) if not _allocated(runs, name)]
+        left = [name for _, name in chosen(item, size) if not _allocated(runs, name)]
+        return [allocation_task(recipes.read(name), item.methods, runs / name, data_root) for name in left]
     return [task for _, name in chosen(item, size) for task in tasks(recipes.read(name), runs / name, data_root)]
 
 
