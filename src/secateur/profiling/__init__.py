@@ -1,1 +1,1 @@
-"""Layer times by size, for latency budgets."""
+"""Measured layer times, by size."""
