@@ -33,6 +33,7 @@ from secateur.report import figures
 from secateur.report.view import Sweep, read_sweep
 from secateur.storage.checkpoint import load, save
 from secateur.storage.export import Export, export
+from secateur.storage.onnx_network import load_onnx
 from secateur.surgery.cut import cut, mask
 from secateur.surgery.optimizer import cut_optimizer
 from secateur.surgery.plan import Plan, random_plan
@@ -85,6 +86,7 @@ __all__ = [
     "latency",
     "latency_table",
     "load",
+    "load_onnx",
     "mask",
     "plan",
     "prune",

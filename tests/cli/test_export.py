@@ -86,3 +86,19 @@ def test_refusals(more: list[str], code: int, message: str, file: Path) -> None:
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert message in result.stderr and "Traceback" not in result.stderr
     assert not (file.parent / "x").exists()
+
+
+def test_int8_and_its_certificate(small: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "small.onnx"
+    words = ("export", small, "--model", "zoo:lenet5", "--out", out, "--runs", 20, "--int8")
+    refused = run(*words)
+    assert refused.exit_code == 2 and "calibration samples" in refused.stderr and not out.exists()
+    result = run(*words, "--data", "embedded:digits", "--samples", 64)
+    assert result.exit_code == 0, result.output
+    assert "the error of int8" in " ".join(result.stdout.split()) and width(result, small, out) <= 80
+    held = ("--data", "embedded:digits", "--samples", 300, "--json")
+    found = json.loads(run("certify", out, "--model", *TRAINED, *held).stdout)
+    assert found["samples"] == 300 and found["statements"][0]["kind"] == "disagreement"
+    assert run("certify", out, *held).exit_code == 2, "an .onnx file does not name its original"
+    assert run("certify", out, "--model", "zoo:lenet5", *held).exit_code == 2, "random weights"

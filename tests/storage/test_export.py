@@ -129,7 +129,7 @@ def test_different_outputs_leave_the_old_file(tmp_path: Path, to: To) -> None:
 @needs_onnx
 def test_nan_in_the_runtime_only_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["secateur.storage.export"]
-    monkeypatch.setattr(module, "_onnx", lambda _: (b"", lambda call: [torch.full((len(call[0][0]), 2), torch.nan)]))
+    monkeypatch.setattr(module, "_onnx", lambda *_: (b"", lambda call: [torch.full((len(call[0][0]), 2), torch.nan)]))
     with pytest.raises(SecateurError, match="onnxruntime gives NaN or infinity"):
         export(nn.Linear(3, 2), tmp_path / "x", torch.zeros(1, 3))
 

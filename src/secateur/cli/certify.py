@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from rich.text import Text
+from torch import nn
 
 import secateur as sc
+from secateur.certificates import fingerprints
 from secateur.certificates.certify import Task
 from secateur.cli import options
-from secateur.cli.inputs import Reading, example_of_file, note_operators, numbers, trained_original_of
+from secateur.cli.inputs import Reading, example_of_file, is_onnx, note_operators, numbers, trained, trained_original_of
+from secateur.cli.onnx import onnx_example
 from secateur.cli.options import ADVANCED, CERTIFICATE, DATA, MODELS, SOURCES, argument, count, option
 from secateur.cli.screen import TableScreen, heading
 from secateur.pruning.settings import CERTIFICATE_DELTA
@@ -24,7 +27,7 @@ READING = Reading(samples=10_000, batch=128)
 
 def certify(
     *,
-    small: Annotated[Path, argument("SMALL", "The pruned network, a file that secateur prune saved.")],
+    small: Annotated[Path, argument("SMALL", "The pruned network, a file that prune or export wrote.")],
     data: Annotated[str, option(DATA, "SOURCE", f"Held-out data that nothing has seen: {SOURCES}.")],
     model: Annotated[
         str | None, option(DATA, "MODEL", f"The original: {MODELS}.", show_default="the one that SMALL names")
@@ -50,14 +53,22 @@ def certify(
     screen: TableScreen,
 ) -> None:
     """Bound the difference between SMALL and its original, with a stated confidence, from held-out data."""
-    info = read_info(small)
-    model = trained_original_of(small, model, weights)
     errors = numbers("eps", eps)
-    plan, used = read_plan(small), info.get("fingerprints")
-    with screen.status(f"building {model}"):
-        original = build(model, weights)
-        network = sc.load(small, original)
-    example = example_of_file(small, original)
+    network: nn.Module
+    if is_onnx(str(small)):
+        network, plan = sc.load_onnx(small), None
+        model = trained(model, weights, small)
+        used = fingerprints.pack(fingerprints.remembered(network)) or None
+        with screen.status(f"building {model}"):
+            original = build(model, weights)
+        example: Any = onnx_example(str(small), network.session)
+    else:
+        model = trained_original_of(small, model, weights)
+        plan, used = read_plan(small), read_info(small).get("fingerprints")
+        with screen.status(f"building {model}"):
+            original = build(model, weights)
+            network = sc.load(small, original)
+        example = example_of_file(small, original)
     note_operators(screen, model)
     with screen.status(f"reading {data}"):
         heldout = reading.read_unseen(data, example)

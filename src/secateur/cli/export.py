@@ -18,6 +18,7 @@ from secateur.costs.timing import RUNS, use_threads
 from secateur.storage.export import RUNTIMES, To
 from secateur.tables import paragraphs, table
 
+CERTIFY = "secateur certify FILE.onnx --model ... bounds the difference of the file itself on held-out data"
 READING = Reading(samples=64)
 
 
@@ -31,6 +32,7 @@ def export(
     reading: Reading = READING,
     out: Annotated[Path, option(OUTPUT, "FILE", "File to write.")],
     to: Annotated[To, option(OUTPUT, "KIND", "onnx, or torch-export for a .pt2 file.")] = "onnx",
+    int8: Annotated[bool, option(OUTPUT, "", "Quantize an ONNX file to int8; calibrates on --data.", "--int8")] = False,
     scope: options.Scope = (),  # type: ignore[assignment]
     fixed_batch: Annotated[
         bool, option(OUTPUT, "", "Fix the batch size to that of the input.", "--fixed-batch")
@@ -50,7 +52,8 @@ def export(
         samples = None if data is None else reading.read(data, example)
     runtime = RUNTIMES[to]
     with screen.status(f"exporting, and running both in torch and in {runtime}"), use_threads(threads):
-        found = sc.export(original, out, example, to, data=samples, scope=scope, dynamic=not fixed_batch, runs=runs)
+        kind = {"scope": scope, "int8": int8, "dynamic": not fixed_batch}
+        found = sc.export(original, out, example, to, data=samples, runs=runs, **kind)  # type: ignore[arg-type]
     saved = inputs.is_file(network)
     before = Path(network).stat().st_size if saved else found.bytes_before
     made = table("", "size", "median", "quartiles")
@@ -80,9 +83,10 @@ def export(
         "",
         Text(f"{runtime} compared with torch: {found.times.verdict}."),
         Text(
-            f"Checked: its outputs equal those of torch {found.exactness} on {found.samples} inputs {origin}, in "
-            f"batches of {sizes}."
+            f"Checked: its outputs {'differ from' if int8 else 'equal'} those of torch {found.exactness} on "
+            f"{found.samples} inputs {origin}, in batches of {sizes}."
         ),
+        *paragraphs("Note: ", [CERTIFY] if int8 else []),
         *paragraphs("Note: ", notes),
         unwrapped(f"Saved: {out}"),
     )

@@ -206,6 +206,15 @@ def trained_original_of(path: Path, model: str | None, weights: Path | None) -> 
     return model
 
 
+def trained(model: str | None, weights: Path | None, path: Path) -> str:
+    """Return the name of the original of an exported file, which has to be given with its weights."""
+    if model is None:
+        raise UsageError(f"{path} does not name its original", remedy="name that network: --model net.py:make")
+    if weights is None and not runs_code(model):
+        raise UsageError(f"{model} without weights is random, not the original", remedy="pass --weights FILE")
+    return model
+
+
 def check_weights(weights: Path | None, *names: str) -> None:
     """Refuse weights that no network would take."""
     if weights is not None and all(is_file(name) or is_onnx(name) for name in names):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateur._torch import pytree
-from secateur.errors import SecateurError, UsageError, explained
+from secateur.errors import SecateurError, explained
 from secateur.network.batches import Call
-from secateur.storage.export import onnx_session
+from secateur.storage.onnx_network import load_onnx
 
 TYPES = {
     "tensor(float)": torch.float32,
@@ -27,10 +26,7 @@ TYPES = {
 
 def open_onnx(path: str) -> Any:
     """Return a session of onnxruntime for a file, with torch's number of threads."""
-    if not Path(path).is_file():
-        raise UsageError(f"there is no file {path}", remedy="secateur export writes one")
-    with explained(f"{path} cannot be read as ONNX", remedy="write it again with secateur export"):
-        return onnx_session(path)
+    return load_onnx(path).session
 
 
 def onnx_example(path: str, session: Any) -> tuple[Tensor, ...]:

@@ -19,7 +19,8 @@ from secateur.profiling.machine import machine
 from secateur.profiling.measure import MULTIPLES, SIZE, TRIED, fastest, free_multiples, most_liked, shapes_of, sides_of
 from secateur.profiling.table import LatencyTable, Segment, Sides
 from secateur.progress import bar
-from secateur.storage.export import INSTALL, onnx_pass, onnx_session
+from secateur.storage.export import onnx_pass
+from secateur.storage.onnx_network import INSTALL, onnx_session
 
 PARTS = (1.0, 0.5, 0.25)  # of the channels on each side of a layer
 RUNS = 7

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._torch import pytree
+from secateur.certificates import fingerprints
 from secateur.channels.program import suppress_output
 from secateur.costs.timing import RUNS, Bench, forward_pass, interleaved
 from secateur.deprecation import renamed_fields
@@ -24,11 +25,12 @@ from secateur.network.modules import mode, stand_in, unwrap
 from secateur.network.scope import ScopeNetwork, inputs_of, scope_paths
 from secateur.optional import require
 from secateur.storage.files import writable_file, write_atomic
+from secateur.storage.onnx_network import INSTALL, USED, onnx_session
+from secateur.storage.quantize import int8_content
 from secateur.surgery.verify import relative_difference, tolerance_for
 
 To = Literal["onnx", "torch-export"]
 BATCHES = (1, 2, 5)  # sizes that a file with a free batch size is checked with
-INSTALL = "'secateur[onnx]'"
 RUNTIMES = {"onnx": "onnxruntime", "torch-export": "torch.export"}
 Runner = Callable[[Call], list[Tensor]]
 
@@ -41,13 +43,15 @@ class Export:
     Attributes:
         path: the file, as it was given.
         to: its kind, "onnx" or "torch-export".
-        difference: largest difference between the outputs, relative to the largest output.
+        difference: largest difference between the outputs, relative to the largest output; of an int8 file, the error
+            of its quantization.
         samples: number of inputs that it was checked on.
         real: whether those were the user's data rather than random numbers.
         batches: batch sizes that it was checked with.
         bytes_before: size of the network's tensors.
         bytes_after: size of the file.
         times: latency of one pass in torch and in the file's own runtime.
+        int8: whether the file was quantized.
     """
 
     path: Path
@@ -59,19 +63,23 @@ class Export:
     bytes_before: int
     bytes_after: int
     times: Bench
+    int8: bool = False
 
     @property
     def exactness(self) -> str:
         """The difference in words."""
+        if self.int8:
+            return f"up to {self.difference:.1%} of the largest output, the error of int8,"
         return f"to {self.difference:.0e} (relative)" if self.difference else "exactly"
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.batches))
+        compared = "differs from" if self.int8 else "equals"
         before, after = (f"{size / 1e3:,.0f} kB" for size in (self.bytes_before, self.bytes_after))
         return "\n".join(
             [
                 f"{self.path}: {after}, the network's tensors {before}",
-                f"equals the network {self.exactness} on {self.samples} {'' if self.real else 'random '}inputs, "
+                f"{compared} the network {self.exactness} on {self.samples} {'' if self.real else 'random '}inputs, "
                 f"in batches of {sizes}",
                 f"torch: {self.times.first}",
                 f"{RUNTIMES[self.to]}: {self.times.second}",
@@ -88,6 +96,7 @@ def export(
     *,
     data: Any = None,
     scope: str | Sequence[str] = (),
+    int8: bool = False,
     dynamic: bool = True,
     runs: int = RUNS,
     seed: int = 0,
@@ -96,7 +105,8 @@ def export(
 
     >>> print(sc.export(res.model, "small.onnx", images[:1], data=images))
 
-    A relative difference above 1e-4 (5e-2 in half precision) is an error.
+    A relative difference above 1e-4 (5e-2 in half precision) is an error. An int8 file is made from a file that passed
+    this check; `certify` bounds its own difference: `sc.certify(model, sc.load_onnx("small.onnx"), heldout)`.
 
     Args:
         model: the network.
@@ -105,6 +115,8 @@ def export(
         to: "onnx", run by onnxruntime, or "torch-export", the .pt2 file of `torch.export`.
         data: inputs to check on, as for `prune`; random ones in the shape of the example if not given.
         scope: names of submodules to export instead of the whole model, which runs once on the example and on the data.
+        int8: for ONNX, quantize weights and activations to eight bits after the check, with `data` as calibration
+            samples, which it needs; 64 to 256 are usual.
         dynamic: leave the batch size free: the first axis of every input. Checked with 1, 2 and 5 samples.
         runs: number of timed passes in each runtime.
         seed: of the random inputs and of the order of the timed passes.
@@ -112,6 +124,11 @@ def export(
     path = Path(path)
     if to not in get_args(To):
         raise UsageError(f"cannot export to {to!r}", remedy=f"use {' or '.join(map(repr, get_args(To)))}")
+    if int8 and (to != "onnx" or data is None):
+        raise UsageError(
+            "int8 needs to='onnx' and calibration samples",
+            remedy="pass data=, such as the samples that the network was pruned with (--data)",
+        )
     writable_file(path)
     model = unwrap(model)
     if scope:
@@ -123,7 +140,7 @@ def export(
     inputs = _inputs(model, example, data, dynamic, seed)
     with mode(model, False), torch.no_grad():
         exported = _exported(model, example, dynamic)
-        content, run = _onnx(exported) if to == "onnx" else _torch_export(exported)
+        content, run = _onnx(exported, model) if to == "onnx" else _torch_export(exported)
         difference = max(_difference(model, run, call, to) for call in inputs)
     limit = max(1e-4, tolerance_for(model))
     if difference > limit:
@@ -132,6 +149,10 @@ def export(
             layer=type(model).__name__,
             remedy="nothing was written; if model.double() passes, the network amplifies rounding errors",
         )
+    if int8:
+        content, run = _quantized(content, inputs, model)
+        with mode(model, False), torch.no_grad():
+            difference = max(_difference(model, run, call, to) for call in inputs)
     with forward_pass(model, example[0] or example[1]) as one:
         times = interleaved(one, lambda: run(example), runs=runs, threads=torch.get_num_threads(), seed=seed)
     write_atomic(path.resolve(), content)  # a link stays a link
@@ -145,6 +166,7 @@ def export(
         bytes_before=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
         bytes_after=len(content),
         times=times,
+        int8=int8,
     )
 
 
@@ -157,7 +179,7 @@ def _exported(model: nn.Module, example: Call, dynamic: bool) -> torch.export.Ex
         return torch.export.export(stand_in(model), args, kwargs, dynamic_shapes=shapes, strict=False)
 
 
-def _onnx(exported: torch.export.ExportedProgram) -> tuple[bytes, Runner]:
+def _onnx(exported: torch.export.ExportedProgram, model: nn.Module) -> tuple[bytes, Runner]:
     """Return the bytes of an ONNX file, and a function that runs them in onnxruntime with torch's thread count."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require(name, install=INSTALL)
@@ -165,7 +187,31 @@ def _onnx(exported: torch.export.ExportedProgram) -> tuple[bytes, Runner]:
         with suppress_output():
             proto = torch.onnx.export(exported, dynamo=True, verbose=False).model_proto  # type: ignore[union-attr]
         _tidy(proto)
+        _remember(proto, fingerprints.remembered(model))
         content = proto.SerializeToString()
+    return content, _runner(content)
+
+
+def _quantized(content: bytes, calls: Sequence[Call], model: nn.Module) -> tuple[bytes, Runner]:
+    """Return the same for the file in int8; it remembers its calibration samples, too."""
+    onnx = require("onnx", install=INSTALL)
+    names = [one.name for one in onnx.load_from_string(content).graph.input]
+    proto = onnx.load_from_string(int8_content(content, names, calls))
+    _remember(proto, [*fingerprints.remembered(model), *(one for call in calls for one in fingerprints.of(call))])
+    content = proto.SerializeToString()
+    return content, _runner(content)
+
+
+def _remember(proto: Any, used: Sequence[str]) -> None:
+    """Write the fingerprints of samples into the metadata of a file, in place of those that it has."""
+    others = [one for one in proto.metadata_props if one.key != USED]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(others)
+    if used:
+        proto.metadata_props.add(key=USED, value=fingerprints.pack(used))
+
+
+def _runner(content: bytes) -> Runner:
     with _running("onnx"):
         session = onnx_session(content)
     names = [one.name for one in session.get_inputs()]  # all tensors in order, an unused one as well
@@ -174,7 +220,7 @@ def _onnx(exported: torch.export.ExportedProgram) -> tuple[bytes, Runner]:
         fed = {name: leaf.detach().cpu().numpy() for name, leaf in zip(names, _tensors(call), strict=True)}
         return [torch.from_numpy(found) for found in session.run(None, fed)]
 
-    return content, run
+    return run
 
 
 def onnx_pass(model: nn.Module, example: Example) -> Callable[[], Any]:
@@ -182,17 +228,8 @@ def onnx_pass(model: nn.Module, example: Example) -> Callable[[], Any]:
     model = unwrap(model)
     call = alike(model, call_arguments(example))
     with mode(model, False), torch.no_grad():
-        _, run = _onnx(_exported(model, call, dynamic=False))
+        _, run = _onnx(_exported(model, call, dynamic=False), model)
     return lambda: run(call)
-
-
-def onnx_session(source: bytes | str) -> Any:
-    """Return a session of onnxruntime for the bytes or the path of an ONNX file, with torch's number of threads."""
-    runtime = require("onnxruntime", install=INSTALL)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors, which are raised as exceptions as well
-    return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def _torch_export(exported: torch.export.ExportedProgram) -> tuple[bytes, Runner]:
