@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ import torch
 
 import secateur as sc
 from secateur.experiments import recipe as recipes
-from secateur.experiments.cascade import Parts, calibration, load_original, prune_and_retrain, train_original
+from secateur.experiments.cascade import (
+    Parts,
+    calibration,
+    evaluation_batch,
+    load_original,
+    prune_and_retrain,
+    train_original,
+)
 from secateur.storage.checkpoint import read_plan
 from secateur.storage.files import read_json
 from support.small_runs import fingerprints, write_digits, write_recipe
@@ -188,3 +196,28 @@ def test_retraining_with_the_original_as_teacher_and_recovery(
         assert found["retrained"] != record(finished, step)["retrained"]
     original = load_original(recipes.read(finished / "small.yaml"), 0, finished)
     sc.load(tmp_path / "run/network-0/pfp/step-02.safetensors", original)
+
+
+def test_a_miniature_uses_a_part_of_the_data(data: Path, tmp_path: Path) -> None:
+    recipe = recipes.read(write_recipe(tmp_path, "images: 20"))
+    parts = Parts.of(recipe, data)
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [20, 20, 20]
+    again = Parts.of(recipe, data)
+    assert torch.equal(parts.test.targets, again.test.targets)
+    whole = Parts.of(recipes.read(write_recipe(tmp_path, "images: 10_000_000")), data)
+    assert len(whole.train) > 20
+
+
+def test_large_images_are_evaluated_in_small_batches(data: Path, tmp_path: Path) -> None:
+    parts = Parts.of(recipes.read(write_recipe(tmp_path)), data)
+    assert evaluation_batch(parts.test) == 512
+    for size, batch in ((32, 512), (224, 39), (4000, 16)):
+        images = torch.zeros(1, 3, 1, 1, dtype=torch.uint8).expand(1, 3, size, size)
+        assert evaluation_batch(replace(parts.test, images=images)) == batch
+
+
+def test_a_network_that_is_not_retrained_is_evaluated_once(data: Path, tmp_path: Path) -> None:
+    run(tmp_path, data, "retrain: {epochs: 0}")
+    for step in (1, 2):
+        found = record(tmp_path, step)
+        assert found["retrained"] == found["pruned"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from secateur.errors import UsageError
+from secateur.errors import SecateurError, UsageError
 from secateur.experiments import recipe as recipes
 from secateur.reproduction.items import Item, Published, Run, read
 from secateur.reproduction.reproduce import chosen, plan, rendered, run
@@ -114,3 +114,15 @@ def test_an_item_without_a_quick_version_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     with pytest.raises(UsageError, match="has no quick version"):
         run(read("table-imagenet"), "quick", tmp_path)
+
+
+def test_a_run_without_its_weights_is_left_out(runs: Path, data: Path) -> None:
+    (recipes.FOLDER / "lacking.yaml").write_text(
+        "extends: small\nname: lacking\ndiffers: for a test\nweights: weights/none.safetensors\n"
+    )
+    lacking = Run("none", "Lacking", quick="lacking")
+    said: list[str] = []
+    run(replace(TABLE, runs=(lacking, *TABLE.runs)), "quick", runs, data_root=data, log=said.append)
+    assert any("lacking is left out" in text and "weights/none.safetensors" in text for text in said)
+    with pytest.raises(SecateurError, match="there are no weights"):
+        run(replace(TABLE, runs=(lacking,)), "quick", runs, data_root=data)

@@ -15,6 +15,7 @@ resumes after its last finished epoch. So a run that was killed and restarted en
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from secateur.training.loop import evaluate, train
 from secateur.training.recovery import recover
 from secateur.training.settings import Training
 from secateur.zoo.names import build
+
+PIXELS = 2_000_000  # that are evaluated together
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ def prune_and_retrain(
         if recipe.retrain.epochs:
             teacher = original if recipe.retrain.teacher else None
             _train(recipe, recipe.retrain, model, data, path, seed, progress, teacher=teacher, plan=plan)
-        record["retrained"] = _evaluate(recipe, model, data)
+        changed = recipe.recover or recipe.retrain.epochs
+        record["retrained"] = _evaluate(recipe, model, data) if changed else record["pruned"]
         info = {"recipe": recipe.name, **record}
         checkpoint.save(path.with_suffix(".safetensors"), model.eval(), pruned.plan, info=info)
         write_json(path.with_suffix(".json"), record)
@@ -172,7 +176,7 @@ def _train(
         model,
         Batches(data.train, recipe.batch, shuffle=True, augment=True, seed=seed),
         Training(**own | {"seed": seed}),
-        validation=Batches(data.validation, 512, shuffle=False, augment=False, seed=seed),
+        validation=Batches(data.validation, evaluation_batch(data.validation), shuffle=False, augment=False, seed=seed),
         teacher=teacher,
         plan=plan,
         state_path=path.with_suffix(".state"),
@@ -185,9 +189,15 @@ def _evaluate(recipe: Recipe, model: nn.Module, data: Parts) -> dict[str, dict[s
     """Return loss and accuracy on validation and test data, as plain data."""
     found = {}
     for part in ("validation", "test"):
-        batches = Batches(getattr(data, part), 512, shuffle=False, augment=False, seed=0)
+        own = getattr(data, part)
+        batches = Batches(own, evaluation_batch(own), shuffle=False, augment=False, seed=0)
         found[part] = asdict(evaluate(model, batches, loss=recipe.train.loss))
     return found
+
+
+def evaluation_batch(data: Data) -> int:
+    """Return how many samples are evaluated together: 512 small images, fewer large ones, which need much memory."""
+    return max(16, min(512, PIXELS // math.prod(data.images.shape[2:])))
 
 
 def folder_name(method: str) -> str:

@@ -24,6 +24,7 @@ PRUNE_ONLY = (
     ("resnet20-prune-only",),
     ("resnet56-prune-only",),
     ("vgg16-prune-only",),
+    ("resnet50-imagenet-prune-only",),
     ("mobilenetv2-imagenet-prune-only",),
 )
 NEGLIGIBLE = 0.25  # points

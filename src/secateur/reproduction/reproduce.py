@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from secateur import rows as forms
-from secateur.errors import UsageError
+from secateur.errors import SecateurError, UsageError
 from secateur.experiments import recipe as recipes
+from secateur.experiments.cascade import Parts
 from secateur.experiments.sweep import Engine, sweep
 from secateur.report import figures
 from secateur.report.charts import Chart
@@ -122,12 +123,19 @@ def run(
     progress: bool = False,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run or resume every run of an item."""
+    """Run or resume every run of an item; one that lacks data or weights is left out, unless all do."""
     if not chosen(item, size) and item.kind != "settings":
         raise UsageError(f"{item.name} has no {size} version", remedy="leave --quick out")
+    failures = []
     for _, name in chosen(item, size):
         recipe = recipes.read(name)
         log(f"{name}: {recipe.differs or recipe.about}")
+        try:
+            Parts.of(recipe, data_root)
+        except SecateurError as error:
+            failures.append(error)
+            log(f"{name} is left out: {error}")
+            continue
         if item.kind == "allocation":
             allocation.measure(recipe, item.methods, runs / name, data_root, progress=progress)
             continue
@@ -144,6 +152,8 @@ def run(
         )
         if item.timed:
             measure_latency(read_records(runs / name), progress=progress)
+    if failures and len(failures) == len(chosen(item, size)):
+        raise failures[0]
 
 
 def rendered(item: Item, size: Size, runs: Path) -> Rendered:
