@@ -27,6 +27,15 @@ def table(first: str, *numbers: str, last: Sequence[str] = ()) -> Table:
     return made
 
 
+def wrapped(first: str, *texts: str) -> Table:
+    """Return an empty table of texts, whose cells are wrapped where there is no room, but not those of the first."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made.add_column(first, no_wrap=True)
+    for heading in texts:
+        made.add_column(heading, overflow="fold")
+    return made
+
+
 def plain(content: RenderableType, width: int = WIDTH) -> str:
     """Return what a terminal would show, without colours and trailing spaces."""
     stream = io.StringIO()

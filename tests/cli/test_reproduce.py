@@ -35,6 +35,17 @@ def test_rendering_what_is_there(tmp_path: Path) -> None:
     assert rows.splitlines()[0].startswith("item,network,method,row,original,change")
 
 
+def test_every_item_fits_a_terminal(tmp_path: Path) -> None:
+    several = {name: [[(0.5, 5, 2)], [(0.9, 50, 3)]] for name in ("pfp", "ft", "residual", "residual+inputs")}
+    for recipe in ("lenet300100-quick", "lenet5-quick", "resnet20-smoke", "wrn16-8-smoke"):
+        write_run(tmp_path, recipe, [(1.0, 1.0)], several)
+    result = run("reproduce", "all", "--quick", "--render", "--runs", tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 0 and width(result, tmp_path) <= 80
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert "LeNet-300-100" in lines and "retraining epochs" in result.stdout
+    assert all(len(line) > 2 for line in lines if line)  # no column is one character wide
+
+
 def test_mistakes() -> None:
     result = run("reproduce", "table-lenets")
     assert result.exit_code == 2 and "did you mean table-lenet" in result.stderr

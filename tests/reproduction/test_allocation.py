@@ -27,6 +27,8 @@ def test_groups_errors_and_charts(tmp_path: Path) -> None:
     assert (
         len(lines) == 2 * len(groups) and lines[0]["protocol"] == "small, cut to 50% of the parameters, not retrained"
     )
-    kept, errors = charts("name", "Small", found)
+    kept, errors, sensitivities = charts("name", "Small", found)
+    assert all(0 < mean <= 1 for mean in sensitivities.series[0].y if mean is not None)
+    assert not any(value == 0 for one in errors.series for value in one.y)  # the scale is logarithmic
     assert [one.name for one in kept.series] == ["PFP", "residual (ours)"] and errors.y.scale == "log"
     assert list(kept.series[0].y) == [row["after"] / row["before"] for row in found["methods"]["pfp"]["groups"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -18,12 +18,14 @@ from secateur.reproduction import reproduce as work
 from secateur.reproduction.estimate import in_words
 
 ALL = "all"
+GROUPED = {"table": ("network",), "curves": ("network",), "allocation": ("network", "method")}  # a table for each
 SHOWN = {  # the columns that a terminal of 80 characters has room for
-    "table": ("network", "method", "row", "change", "PR", "FR", "paper: PR"),
-    "curves": ("network", "method", "PR", "before retraining", "after retraining"),
-    "allocation": ("network", "method", "group", "before", "after", "a-priori eps", "certified eps"),
-    "settings": ("setting", "LeNet-300-100", "LeNet-5", "VGG16", "ResNet20"),
+    "table": ("method", "row", "change", "PR", "FR", "paper: PR"),
+    "curves": ("method", "PR", "before retraining", "after retraining", "ms, batch 1"),
+    "allocation": ("group", "before", "after", "sensitivity mass", "a-priori eps", "certified eps"),
 }
+HEADINGS = {"paper: PR": "paper PR", "before retraining": "as cut", "after retraining": "retrained"}
+SETTINGS = ("LeNet-300-100", "LeNet-5", "VGG16", "ResNet20")
 
 
 def reproduce(
@@ -127,10 +129,30 @@ def _cell(value: object) -> str:
 
 
 def _page(one: work.Rendered) -> list[object]:
-    """Return the main columns of a table for a terminal; the files have all."""
-    headings = SHOWN[one.item.kind]
-    table = tables.table(*(key.replace("paper: ", "paper ") for key in headings))
+    """Return the main columns of a table for a terminal, a part for each network; the files have all."""
+    parts: list[object] = [Text(f"{one.item.title} ({one.item.paper})", "bold"), ""]
+    if one.item.kind == "settings":
+        made = tables.wrapped("setting", *SETTINGS)
+        for row in one.rows:
+            made.add_row(row["setting"], *(row[name] for name in SETTINGS))
+        rest = len(one.item.runs) - len(SETTINGS)
+        return [*parts, made, "", Text(f"The files have {rest} more networks."), ""]
+    for head, rows in _grouped(one).items():
+        headings = [key for key in SHOWN[one.item.kind] if any(row.get(key) is not None for row in rows)]
+        if one.item.stage == ("pruned",):
+            headings = [key for key in headings if key != "after retraining"]
+        made = tables.table(*(HEADINGS.get(key, key) for key in headings))
+        for row in rows:
+            made.add_row(*("-" if row.get(key) is None else _cell(row[key]) for key in headings))
+        parts += [Text(head), made, ""]
+    if one.item.kind == "curves" and one.rows:
+        percents = any(row["original"] >= 0.05 for row in one.rows)
+        parts += [Text("Test errors in percent." if percents else "Test losses.", "dim"), ""]
+    return [*parts, *(Text(f"Missing: {text}", "yellow") for text in one.missing), ""]
+
+
+def _grouped(one: work.Rendered) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in one.rows:
-        table.add_row(*("-" if row.get(key) is None else _cell(row[key]) for key in headings))
-    notes = [Text(f"Missing: {text}", "yellow") for text in one.missing]
-    return [Text(f"{one.item.title} ({one.item.paper})", "bold"), "", table, "", *notes, ""]
+        found.setdefault(", ".join(str(row[key]) for key in GROUPED[one.item.kind]), []).append(row)
+    return found

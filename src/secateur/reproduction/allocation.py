@@ -104,14 +104,14 @@ def table(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def charts(name: str, label: str, found: Mapping[str, Any]) -> list[Chart]:
-    """Return the units kept in each group by each method, and the errors by theory beside the certified ones."""
+    """Return the units kept in each group by each method, the errors by theory and certified, and sensitivities."""
     bars, errors = list[Series](), list[Series]()
     for style, (method, one) in enumerate(found["methods"].items()):
         groups = [row["group"] for row in one["groups"]]
         kept = [row["after"] / row["before"] for row in one["groups"]]
         bars.append(Series(method_name(method), groups, kept, style=style))
         for kind in ("eps", "certified"):
-            values = [row[kind] for row in one["groups"]]
+            values = [row[kind] or None for row in one["groups"]]  # 0: nothing was cut, and the scale is logarithmic
             if any(value is not None for value in values):
                 words = "certified" if kind == "certified" else "a priori"
                 errors.append(Series(f"{method_name(method)}, {words}", groups, values, style=len(errors)))
@@ -120,7 +120,14 @@ def charts(name: str, label: str, found: Mapping[str, Any]) -> list[Chart]:
         f"{name}-kept", f"{label}: units kept in each group", x, Axis("units kept", percent=True), tuple(bars)
     )
     scale = Axis("relative error of the layer", scale="log")
-    return [kept_chart, Chart(f"{name}-errors", f"{label}: errors of the layers", x, scale, tuple(errors))]
+    errors_chart = Chart(f"{name}-errors", f"{label}: errors of the layers", x, scale, tuple(errors))
+    own = next((one["groups"] for one in found["methods"].values() if one["groups"][0]["mass"] is not None), None)
+    if own is None:
+        return [kept_chart, errors_chart]
+    means = [row["mass"] / row["before"] for row in own]
+    line = (Series("mean over the units", [row["group"] for row in own], means),)
+    sensitivities = Chart(f"{name}-sensitivities", f"{label}: sensitivities", x, Axis("sensitivity"), line)
+    return [kept_chart, errors_chart, sensitivities]
 
 
 def _known(value: float) -> float | None:
