@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
-from secateur.data import dataset
+from secateur.data import Data, dataset
 from secateur.errors import SecateurError
 from secateur.experiments.cascade import folder_name
 from secateur.experiments.recipe import Recipe
@@ -19,8 +20,9 @@ from secateur.tracing.trace import trace
 from secateur.training.evaluation import batch_loss
 from secateur.zoo.names import build
 
-STEPS = 3  # batches that are timed
-BATCH = 64  # samples in one of them, at most
+STEPS = 2  # batches that are timed
+BATCHES = (4, 16, 64)  # samples in one of them: more where that is quick
+QUICK = 0.1  # seconds of a forward pass
 # Forward passes over the calibration samples that each method takes, measured on ResNet20; and any other method.
 PASSES = {"ft": 1.0, "softnet": 1.0, "random": 1.0, "fpgm": 1.0, "thinet": 3.0, "pfp": 4.0, "residual": 24.0}
 OTHERS = 6.0
@@ -59,8 +61,7 @@ class Speed:
             model = build(recipe.network)
         except SecateurError:
             return None
-        chosen = torch.arange(min(recipe.batch, BATCH, len(train)))
-        x, y = train.inputs(chosen), train.targets[chosen]
+        x, y = _batch(model, train)
         sizes = [len(train), len(validation), len(test)]
         if recipe.validation == "test":
             sizes[1:] = [len(test) // 2, len(test) - len(test) // 2]
@@ -152,6 +153,19 @@ def _missing(recipe: Recipe, folder: Path) -> Iterator[tuple[int, str | None, in
             ended = files and '"stopped"' in files[-1].read_text()
             if len(files) < len(recipe.ratios) and not ended:
                 yield number, method, len(recipe.ratios) - len(files)
+
+
+def _batch(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:
+    """Return a batch that is as large as its time allows: larger ones take less time per sample."""
+    for size in BATCHES:
+        chosen = torch.arange(min(size, len(data)))
+        x = data.inputs(chosen)
+        start = time.perf_counter()
+        with torch.no_grad():
+            model.eval()(x)
+        if time.perf_counter() - start > QUICK:
+            break
+    return x, data.targets[chosen]
 
 
 def _timed(run: Callable[[], None]) -> float:
