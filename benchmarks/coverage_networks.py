@@ -84,6 +84,10 @@ def build(full_name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     prepare()
     torch.manual_seed(seed)
     library, name = full_name.split(":")
+    if library not in ("timm", "torchvision"):
+        import families_networks
+
+        return families_networks.build(full_name, seed)
     if library == "timm":
         import timm
 

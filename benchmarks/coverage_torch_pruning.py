@@ -33,7 +33,7 @@ def prune(full_name: str, record: dict[str, Any]) -> None:
         example[:1],
         importance=torch_pruning.importance.RandomImportance(),
         pruning_ratio=0.5,
-        ignored_layers=last,
+        ignored_layers=last or output_layers(model, example),
     )
     values = {name: tensor.detach().clone() for name, tensor in _floats(model)}
     for _, tensor in _floats(model):  # each entry becomes its own index, so that the rest shows which were removed
@@ -58,6 +58,15 @@ def prune(full_name: str, record: dict[str, Any]) -> None:
         record["outcome"] = "ok"
     else:
         record["outcome"] = "statistics" if _statistics_changed(original, kept) else "wrong"
+
+
+def output_layers(model: nn.Module, example: Tensor) -> list[nn.Module]:
+    """Return the layers that produce an output of the network, as secateur traces them: they must keep their width."""
+    import secateur as sc
+
+    groups = sc.trace(model, example).groups
+    kept = [group for group in groups if any("output of the network" in reason.text for reason in group.reasons)]
+    return [model.get_submodule(name) for group in kept for name in group.producers]
 
 
 def mask(original: nn.Module, kept: dict[str, Tensor]) -> nn.Module:

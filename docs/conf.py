@@ -51,6 +51,7 @@ NAVIGATION = {
         "retraining",
         "inspect",
         "parts",
+        "yolo",
         "compare",
         "certificates",
         "theory",
@@ -72,6 +73,7 @@ NAVIGATION = {
         "reproduction",
         "quality",
         "coverage",
+        "families",
     ],
 }
 MODULES = ("methods", "data", "zoo")  # public modules beside those in `secateur.__all__`

@@ -10,6 +10,8 @@ import os
 import pickle
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -409,3 +411,13 @@ def write_resnet20(folder: Path) -> None:
     folder.mkdir()
     state = {f"module.{name}": value for name, value in build("zoo:resnet20").state_dict().items()}
     torch.save({"state_dict": state}, folder / "resnet20-12fca82f.th")
+
+
+def test_the_script_for_yolo(tmp_path: Path) -> None:
+    """Prune, train, validate and export a YOLO; only where ultralytics is installed."""
+    pytest.importorskip("ultralytics")
+    words = [sys.executable, ROOT / "docs" / "prune_yolo.py", "--out", tmp_path / "yolo"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "verified: True" in done.stdout and "mAP50 after training" in done.stdout
+    assert (tmp_path / "yolo" / "pruned.onnx").exists()

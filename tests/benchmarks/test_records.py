@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import coverage_page
+import families
 import quality_page
 import recovery_page
 import reproduction
@@ -28,6 +29,8 @@ ROWS = {  # where the rows are in a record, and what identifies a row
     "coverage": ("records", ("network", "tool")),
     "recovery": ("records", ("network", "budget", "start", "teacher", "epochs", "samples", "recover", "trial")),
     "sensitivity_kinds": ("rows", ("repeat", "method", "budget", "repair")),
+    "families": ("records", ("network", "tool")),
+    "int8": ("rows", ("network", "variant")),
     "guarantee": ("layers", ("layer",)),
     "train_lenets": ("networks", ("network", "seed")),
 }
@@ -125,6 +128,10 @@ def test_the_measurements_of_retraining_are_made_from_the_record() -> None:
 
 def test_the_page_of_coverage_is_made_from_the_record() -> None:
     assert (ROOT / "docs" / "coverage.md").read_text() == coverage_page.page(read_record("coverage"))
+
+
+def test_the_page_of_families_is_made_from_the_record() -> None:
+    assert families.PAGE.read_text() == families.page(read_record("families"))
 
 
 def test_the_page_of_the_reproduction_is_made_from_its_records() -> None:

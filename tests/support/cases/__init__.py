@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.cases import attention, layers, wirings
+from support.cases import attention, families, layers, wirings
 from support.cases.base import CASES, IMAGE, Net, build
 
-__all__ = ["CASES", "IMAGE", "Net", "attention", "build", "layers", "wirings"]
+__all__ = ["CASES", "IMAGE", "Net", "attention", "build", "families", "layers", "wirings"]
