@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 import secateur as sc
 from secateur.network.batches import Call, float_outputs
+from secateur.network.divergence import output_divergence
 from secateur.network.observer import LayerObserver
-from secateur.refit.fisher import Act, fisher_weights
+from secateur.refit.fisher import Act, _random_loss, fisher_weights
 
 
 def test_one_sample_after_the_other_gives_the_same() -> None:
@@ -25,13 +26,29 @@ def test_one_sample_after_the_other_gives_the_same() -> None:
     assert list(found) == ["0.weight"]
     source, wanted = torch.Generator().manual_seed(0), torch.zeros(5).double()
     for part in (x[:4], x[4:]):
-        way = torch.randn(len(part), 1, generator=source).double()
-        size = network(part).square().mean().sqrt().detach()
+        way = 2.0 * torch.randint(0, 2, (len(part), 1), generator=source) - 1
+        size = network(part).square().sum(1).mean().sqrt().detach()
         for sample, sign in zip(part, way, strict=True):
             hidden = network[0](sample).detach().requires_grad_()
             (gradient,) = torch.autograd.grad((network[2](hidden.tanh()) * sign / size).sum(), hidden)
             wanted += gradient.square() / len(x)
     torch.testing.assert_close(found["0.weight"], wanted)
+
+
+def test_the_mean_over_losses_is_the_fisher_information() -> None:
+    """The squared product of the gradient and a change is, on average, the divergence that the change brings."""
+    torch.manual_seed(0)
+    scores, change = torch.randn(1, 4).double(), 1e-3 * torch.randn(1, 4).double()
+    source = torch.Generator().manual_seed(0)
+    squares = []
+    for _ in range(20_000):
+        given = scores.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(_random_loss([given], source), given)
+        squares.append(float((gradient * change).sum()) ** 2)
+    found = torch.tensor(squares).double()
+    wanted = output_divergence([scores + change], [scores])
+    # Within 4 standard errors of the mean but once in 16,000 runs.
+    assert abs(float(found.mean()) - wanted) < 4 * float(found.std()) / len(found) ** 0.5 + 1e-3 * wanted
 
 
 @torch.library.custom_op("secateur_test::no_backward", mutates_args=())

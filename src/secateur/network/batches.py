@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,15 @@ def fitted_samples(parts: Sequence[SplitBatch]) -> list[Call]:
 def held_out_samples(parts: Sequence[SplitBatch]) -> list[Call]:
     """Return the samples that are held out, batch by batch."""
     return [take(part.batch, slice(part.fitted, None)) for part in parts if part.fitted < batch_size(part.batch)]
+
+
+def first_batches(batches: Sequence[Call], samples: int) -> list[Call]:
+    """Return batches, from the first one on, until there are as many samples.
+
+    >>> first_batches(batches, 64)
+    """
+    before = accumulate(map(batch_size, batches), initial=0)
+    return [batch for batch, so_far in zip(batches, before, strict=False) if so_far < samples]
 
 
 def example_of(call: Call) -> Example:

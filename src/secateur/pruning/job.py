@@ -29,6 +29,7 @@ from secateur.pruning.pace import Pace
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.scope import check_not_listed
 from secateur.pruning.settings import PruneSettings
+from secateur.stages import stage
 from secateur.surgery.cut import cut, mask
 from secateur.surgery.plan import Plan
 from secateur.surgery.rewrite import runnable
@@ -99,14 +100,15 @@ class Job:
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")
         if graph is None:
-            graph = trace(
-                model,
-                single,
-                keep=settings.keep,
-                free_outputs=settings.free_outputs,
-                output=settings.output,
-                prune_inputs=settings.prune_inputs,
-            )
+            with stage("trace"):
+                graph = trace(
+                    model,
+                    single,
+                    keep=settings.keep,
+                    free_outputs=settings.free_outputs,
+                    output=settings.output,
+                    prune_inputs=settings.prune_inputs,
+                )
         else:
             _check_graph(graph, model, settings)
         graph.check_prunable()

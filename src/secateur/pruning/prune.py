@@ -32,6 +32,7 @@ from secateur.pruning.result import Pruned
 from secateur.pruning.scope import Scope, refuse_with_scope, unpack
 from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
 from secateur.refit.repair import Repair, refit
+from secateur.stages import stage
 from secateur.surgery.cut import cut, wrap_like
 from secateur.surgery.plan import Plan
 from secateur.surgery.rewrite import runnable
@@ -276,8 +277,9 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
     """
     model, report, notes = job.model, None, draft.notes
     if draft.plan.kept:
-        small = cut(model, draft.plan)
-        difference = verify(model, draft.plan, [job.first_batch], tolerance=tolerance_for(model))
+        with stage("cut and verify"):
+            small = cut(model, draft.plan)
+            difference = verify(model, draft.plan, [job.first_batch], tolerance=tolerance_for(model))
         if job.settings.repaired:
             small, report, more = _repaired(small, job, draft.plan)
             notes += more
@@ -322,7 +324,7 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
     if not res.plan.kept:
         return res
     try:
-        with memory_errors():
+        with memory_errors(), stage("agreement"):
             task = None if res.settings is None else res.settings.task
             original, small = (compared_outputs(one, res.plan.free_outputs, task) for one in (model, res.model))
             found = measure(original, small, unused, used=fingerprints.unpack(res.fingerprints))

@@ -1,10 +1,11 @@
 """Divergence curves: in which order the units of a group are removed, and how far the output diverges after each.
 
-Three passes over the calibration data: the second moments of the input of every consumer; the Fisher weight of each of
-its outputs; and, group by group, the output divergence when half of the group or most of it is removed and its
-consumers are refitted. The last one sets the scale of the curves, so that groups can be compared. It uses samples that
-the others do not: a layer with more inputs than there are samples can be fitted to those without error, whatever is
-removed. Where memory is short, batches are smaller, and the groups are measured in portions.
+Two passes over the calibration data: one for the second moments of the input of every consumer and, on some of the
+samples, the Fisher weight of each of its outputs; and one for the output divergence when half of a group or most of it
+is removed and its consumers are refitted (refit/trials.py). The last one sets the scale of the curves, so that groups
+can be compared. It uses samples that the other does not: a layer with more inputs than there are samples can be fitted
+to those without error, whatever is removed. Where memory is short, batches are smaller, and the groups are measured in
+portions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from secateur.channels.graph import ChannelGraph, Group
 from secateur.network.batches import (
-    BATCH,
     Call,
-    batch_size,
     count_samples,
+    first_batches,
     fitted_samples,
     float_outputs,
     held_out_samples,
@@ -32,7 +31,6 @@ from secateur.network.batches import (
     split,
     take,
 )
-from secateur.network.divergence import output_divergence
 from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.memory import room
@@ -41,16 +39,19 @@ from secateur.network.observer import LayerObserver
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.progress import bar
 from secateur.refit.elimination import Consumer, Order, SeparateErrors, eliminate
+from secateur.refit.fisher import SAMPLES as FISHER_SAMPLES
 from secateur.refit.fisher import Act, fisher_weights
-from secateur.refit.least_squares import LARGEST, ROWS, add_squares, sample_positions
+from secateur.refit.least_squares import LARGEST, add_patches, add_squares, sample_positions
+from secateur.refit.shifts import Windows
+from secateur.refit.trials import CACHE, CHECKS, Measured, Refit, Trials, divergences
+from secateur.stages import stage
 
+ROWS = 1 << 13  # rows for second moments, or eight for each input if those are more
+MAPS = 256  # feature maps of which all rows are used, or more if there are too few rows in them
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
-TRIAL_SAMPLES = 128  # for the trials of each group, or more,
-PASSES = 8  # as long as all trials together run over at most this many times the samples of the moments
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
 COPIES = 2  # arrays as large as the second moments of a layer that its elimination holds at a time
-CACHE = 1 << 30  # bytes of layer outputs that may be kept from one trial to the next
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def curves(
     *,
     seed: int = 0,
     memory: int | None = None,
+    checks: int = CHECKS,
     progress: bool = False,
 ) -> dict[str, Curve]:
     """Return the curve of every prunable group that some layer consumes.
@@ -79,31 +81,32 @@ def curves(
     Args:
         kept: for each group the units that are left; the curves count among those.
         memory: bytes for temporary arrays; half of the free memory if not given.
+        checks: cuts that are tried by running the network with them; the other ones are estimated.
     """
     orders: dict[str, Order] = {}
-    divergences: dict[tuple[str, int], float] = {}
+    measured: dict[tuple[str, int], Measured] = {}
     with mode(network, False):
         study = _Study(network, graph, batches, seed, room(memory, device_of(network)))
         portions = study.portions(kept)
-        trials = sum(len(_removals(kept[group.name])) for portion in portions for group in portion)
         for portion in portions:
-            refits: dict[tuple[str, int], _Refit] = {}
+            refits: dict[tuple[str, int], Refit] = {}
             with bar("measuring channels", len(portion) + 1, progress) as advance:
-                study.measure_moments(portion)
-                if portion is portions[0]:
-                    study.measure_fisher_weights()
+                study.measure(portion, fisher=portion is portions[0])
                 advance()
                 for group in portion:
                     units = kept[group.name]
-                    order = orders[group.name] = eliminate(study.consumers(group, units), RIDGE)
-                    for count in _removals(units):
-                        refits[group.name, count] = study.refitted(group, [units[i] for i in order.removed[:count]])
+                    with stage("elimination"):
+                        order = orders[group.name] = eliminate(study.consumers(group, units), RIDGE)
+                    with stage("refits for trials"):
+                        for count in _removals(units):
+                            removed = [units[i] for i in order.removed[:count]]
+                            refits[group.name, count] = study.refitted(group, removed)
                     advance()
             study.forget_moments()
-            found = study.divergences(list(refits.values()), trials, progress)
-            divergences |= dict(zip(refits, found, strict=True))
+            measured |= study.trials(progress).measure(refits, checks=checks)
+    found = divergences(measured)
     return {
-        name: scaled(order, {count: divergence for (group, count), divergence in divergences.items() if group == name})
+        name: scaled(order, {count: one for (group, count), one in found.items() if group == name})
         for name, order in orders.items()
     }
 
@@ -168,7 +171,6 @@ class _Layer:
 
 
 Units = tuple[tuple[int, ...], ...]  # for each unit its indices along a slot
-_Refit = dict[str, tuple[Tensor, Tensor]]  # for layers by their weight: another weight, and a constant for each output
 
 
 class _Study:
@@ -224,22 +226,31 @@ class _Study:
         with LayerObserver(self.network, at):
             return float_outputs(self.network, batch)
 
-    @torch.no_grad()
-    def measure_moments(self, groups: Sequence[Group]) -> None:
-        """Run once over the data and sum up the second moments of the inputs of all consumers of these groups."""
+    def measure(self, groups: Sequence[Group], *, fisher: bool) -> None:
+        """Run once over the data and sum up the second moments of the inputs of all consumers of these groups.
+
+        Args:
+            fisher: whether to measure the Fisher weights of all layers on some of the samples as well.
+        """
         source = torch.Generator().manual_seed(self.seed)
         self.groups, self.bytes_each = groups, 0.0
         wanted = {slot.parameter for group in groups for slot in group.consumes} & self.layers.keys()
 
         def act(layer: LayerCall, call: FunctionCall) -> Tensor:
             if layer.name in wanted:
-                self._add(layer, source)
+                with torch.no_grad():
+                    self._add(layer, source)
             output: Tensor = call.run()
             self.bytes_each += output.numel() * output.element_size() / self.samples
             return output
 
-        for batch in self.batches:
-            self._run(batch, act)
+        first = len(first_batches(self.batches, FISHER_SAMPLES)) if fisher else 0
+        with stage("moments and Fisher weights"):
+            for name, found in fisher_weights(self._run, self.batches[:first], self.layers, self.seed, act).items():
+                self.layers[name].fisher = found
+        with stage("moments"), torch.no_grad():
+            for batch in self.batches[first:]:
+                self._run(batch, act)
         for name, layer in self.layers.items():
             for gram in layer.grams:
                 check_all_finite(gram, "the second moments of its input", layer=owner(name))
@@ -253,13 +264,21 @@ class _Study:
         n, device = call.as_matrix(call.weight).shape[2], call.input.device
         layer, large = self.layers[call.name], _is_large(call)
         rows = ROWS_BY_UNIT if large else max(ROWS, 8 * n)
+        if not large and not layer.grams:
+            layer.grams = [torch.zeros(n + 1, n + 1, dtype=torch.float64, device=device) for _ in range(call.groups)]
+        windows = None if large else Windows.of(call)
+        maps = min(self.samples, max(MAPS, math.ceil(rows / math.prod(call.positions))))
+        most = self.samples * math.prod(call.positions)
+        if windows is not None and windows.saves(maps, min(rows, most), call.input.shape[1], len(self.batches)):
+            x = call.input[: math.ceil(len(call.input) * maps / self.samples)]
+            add_patches(layer.grams[0], windows, at_least_float32(x))
+            layer.rows += len(x) * math.prod(windows.positions)
+            return
         chosen = sample_positions(math.prod(call.positions), rows, self.samples, source).to(device)
         columns = call.columns(chosen)  # [groups, samples, positions, n]
         if large:
             self._add_units(layer, call, at_least_float32(columns[0].flatten(0, 1)))
             return
-        if not layer.grams:
-            layer.grams = [torch.zeros(n + 1, n + 1, dtype=torch.float64, device=device) for _ in range(call.groups)]
         for gram, part in zip(layer.grams, columns, strict=True):
             add_squares(gram, at_least_float32(part.flatten(0, 1)))
         layer.rows += len(call.input) * len(chosen)
@@ -278,11 +297,6 @@ class _Study:
                     outputs.sums[:, unit] += added.sum(0)
                     outputs.squares[:, unit] += added.square().sum(0)
                 outputs.rows += len(columns)
-
-    def measure_fisher_weights(self) -> None:
-        """Run once over some of the data, with gradients, for the Fisher weights of the layers' outputs."""
-        for name, found in fisher_weights(self._run, self.batches, self.layers, self.seed).items():
-            self.layers[name].fisher = found
 
     def _consumers(self, group: Group) -> Iterator[tuple[_Layer, Units]]:
         """Return the measured layers that consume a group, with the indices of its units along their input axis."""
@@ -307,7 +321,7 @@ class _Study:
                 found.append(Consumer(gram, weights[k], inputs, layer.rows))
         return found
 
-    def refitted(self, group: Group, removed: Sequence[int]) -> _Refit:
+    def refitted(self, group: Group, removed: Sequence[int]) -> Refit:
         """Return for every consumer its weight refitted without the removed units, and a constant for each output."""
         found = {}
         for layer, indices in self._consumers(group):
@@ -330,38 +344,10 @@ class _Study:
             found[call.name] = weight.to(call.weight.dtype), constant.to(call.weight.dtype)
         return found
 
-    @torch.no_grad()
-    def divergences(self, trials: Sequence[_Refit], total: int, progress: bool) -> list[float]:
-        """Return the output divergence of each of these trials, of `total` in all.
-
-        Up to the first layer that a trial changes, everything is as in the network itself, so the outputs of the layers
-        there are kept and not computed again.
-        """
-        totals = [0.0] * len(trials)
-        batches = self._trial_batches(total)
-
-        def keep(layer: LayerCall, call: FunctionCall) -> Tensor:
-            if layer.name in self.layers:
-                check_all_finite(layer.input, "its input", layer=owner(layer.name))
-            outputs.append(call.run())
-            return outputs[-1].clone()  # the network may write to it
-
-        with bar("trying cuts", len(batches) * len(trials), progress) as advance:
-            for batch in batches:
-                outputs: list[Tensor] = []
-                wanted = self._run(batch, keep)
-                for number, refit in enumerate(trials):
-                    found = self._run(batch, _with_refit(refit, outputs))
-                    totals[number] += output_divergence(found, wanted) * batch_size(batch)
-                    advance()
-        return [total / count_samples(batches) for total in totals]
-
-    def _trial_batches(self, trials: int) -> list[Call]:
-        """Return the samples of the trials, in batches for which the outputs of all layers fit into the cache."""
-        wanted = max(TRIAL_SAMPLES, PASSES * self.samples // trials)
-        size = max(1, min(BATCH, int(min(CACHE, self.memory // 2) / max(1.0, self.bytes_each))))
-        before = accumulate(map(batch_size, self.held_out), initial=0)
-        return list(split([batch for batch, samples in zip(self.held_out, before) if samples < wanted], size))
+    def trials(self, progress: bool) -> Trials:
+        """Return the trials on the samples that are held out."""
+        most = int(min(CACHE, self.memory // 2) / max(1.0, self.bytes_each))
+        return Trials(self._run, self.held_out, seed=self.seed, most=most, progress=progress)
 
 
 def _consumed(group: Group) -> list[tuple[Slot, Units]]:
@@ -376,22 +362,6 @@ def _is_large(call: LayerCall) -> bool:
 def _with_constant(call: LayerCall) -> Tensor:
     """Return the weight of a layer as a matrix with a column for the constant, in double precision."""
     return F.pad(call.as_matrix(call.weight.detach()).double(), (0, 1))
-
-
-def _with_refit(refit: _Refit, outputs: Sequence[Tensor]) -> Act:
-    """Return the action at each layer of a trial: the known output up to the first layer that is refitted."""
-    known: Iterator[Tensor] | None = iter(outputs)
-
-    def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-        nonlocal known
-        if layer.name in refit:
-            known = None
-            weight, constant = refit[layer.name]
-            output: Tensor = call.run(weight=weight)
-            return output + constant.view([-1] + [1] * (0 if layer.linear else len(layer.stride)))
-        return call.run() if known is None else next(known).clone()
-
-    return act
 
 
 def _inputs_of(call: LayerCall, indices: Sequence[int], group: int) -> tuple[int, ...]:

@@ -57,8 +57,8 @@ def eliminate(consumers: Sequence[Consumer | SeparateErrors], ridge: float = 1e-
         scores = sum((state.scores(alive) for state in states), start=torch.zeros(len(alive), dtype=torch.float64))
         count = max(1, len(alive) // AT_ONCE)
         going = [alive[i] for i in scores.argsort(stable=True)[: min(count, len(alive) - 1)].tolist()]
-        for unit in going:
-            errors.append(errors[-1] + sum(state.remove(unit) for state in states))
+        added = sum((state.remove(going) for state in states), start=torch.zeros(len(going), dtype=torch.float64))
+        errors += (errors[-1] + added.cumsum(0)).tolist()
         removed += going
         gone = set(going)
         alive = [unit for unit in alive if unit not in gone]
@@ -76,9 +76,9 @@ class _Additive:
         """Return the error that removing each unit would add."""
         return self.errors[list(alive)]
 
-    def remove(self, unit: int) -> float:
-        """Remove a unit and return the error that this adds."""
-        return float(self.errors[unit])
+    def remove(self, units: Sequence[int]) -> Tensor:
+        """Remove units and return the error that each adds."""
+        return self.errors[list(units)]
 
 
 class _Refitted:
@@ -112,11 +112,15 @@ class _Refitted:
             found[which] = solved.square().sum((1, 2))
         return found
 
-    def remove(self, unit: int) -> float:
-        """Remove a unit and return the error that this adds."""
-        own = self.inputs[unit]
+    def remove(self, units: Sequence[int]) -> Tensor:
+        """Remove units one after the other and return the error that each adds.
+
+        The Cholesky factor of their joint block holds the factors that removing them one by one would take.
+        """
+        own = torch.cat([self.inputs[unit] for unit in units])
+        widths = torch.tensor([len(self.inputs[unit]) for unit in units])
         if not len(own):
-            return 0.0
+            return torch.zeros(len(units), dtype=torch.float64)
         lower = factor(self.inverse[own[:, None], own])
         share = torch.linalg.solve_triangular(lower, self.inverse[own], upper=False)  # [width, n]
         lost = torch.linalg.solve_triangular(lower, self.weight[:, own].T, upper=False)  # [width, outputs]
@@ -125,7 +129,8 @@ class _Refitted:
         self.stays[own] = False
         if int(self.stays.sum()) < SHRINK * len(self.stays):
             self._compact()
-        return float(lost.square().sum())
+        places = torch.arange(len(units)).repeat_interleave(widths)
+        return torch.zeros(len(units), dtype=torch.float64).index_add_(0, places, lost.square().sum(1))
 
     def _compact(self) -> None:
         """Drop the rows of removed units, which are zero by now."""

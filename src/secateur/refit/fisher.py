@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from secateur._torch import pytree
@@ -14,14 +14,16 @@ from secateur.errors import SecateurError, first_line
 from secateur.network.batches import Call, batch_size
 from secateur.network.divergence import are_class_scores
 from secateur.network.layer_calls import FunctionCall, LayerCall
+from secateur.network.memory import out_of_memory
 
-SAMPLES = 256  # that are used, at most
+SAMPLES = 64  # that are used, or a few more: whole batches
 
 Act = Callable[[LayerCall, FunctionCall], Tensor]  # what stands in for the call of a layer
+Run = Callable[[Call, Act], list[Tensor]]  # runs a network on a batch, with an action at each layer
 
 
 def fisher_weights(
-    run: Callable[[Call, Act], list[Tensor]], batches: Sequence[Call], names: Collection[str], seed: int
+    run: Run, batches: Sequence[Call], names: Collection[str], seed: int, each: Act | None = None
 ) -> dict[str, Tensor]:
     """Return, for each output of each layer, the squared gradient of a random loss: per sample, summed over positions.
 
@@ -31,16 +33,17 @@ def fisher_weights(
     Args:
         run: runs the network on a batch, with an action at each layer, and returns its outputs.
         names: of the weights of the layers. A layer without gradients is left out.
+        each: runs a layer, if something else is to be measured in the same pass.
     """
     source = torch.Generator().manual_seed(seed)
     sums: dict[str, Tensor] = {}
 
     def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-        output: Tensor = call.run()
+        output: Tensor = call.run() if each is None else each(layer, call)
         if layer.name in names and output.requires_grad:
 
             def hook(gradient: Tensor) -> None:
-                squares = layer.by_position(gradient).double().square().sum((0, 2))
+                squares = layer.by_position(gradient).square().sum(2).double().sum(0)
                 sums[layer.name] = sums.get(layer.name, 0) + squares
 
             output.register_hook(hook)
@@ -48,25 +51,26 @@ def fisher_weights(
 
     samples = 0
     for batch in batches:
-        if samples >= SAMPLES:
-            break
-        inputs, call = _differentiable(batch)
-        if not inputs:
-            break
-        with torch.enable_grad():
-            loss = _random_loss(run(call, act), source)
-            if loss is None or not loss.requires_grad:
-                break
-            try:
-                torch.autograd.grad(loss, inputs, allow_unused=True)
-            except (RuntimeError, NotImplementedError) as error:
-                raise SecateurError(
-                    f"the gradients of the network could not be computed: {first_line(error)}",
-                    remedy="use a method without gradients (pfp, ft), or give the op a backward pass: "
-                    "torch.library.register_autograd",
-                ) from error
+        backward(run, batch, act, source)
         samples += batch_size(batch)
     return {name: total / samples for name, total in sums.items()}
+
+
+def backward(run: Run, batch: Call, act: Act, source: torch.Generator) -> None:
+    """Run the network on a batch, then a backward pass of the random loss, if there are gradients."""
+    inputs, call = _differentiable(batch)
+    with torch.enable_grad():
+        loss = _random_loss(run(call, act), source)
+        if loss is None or not loss.requires_grad or not inputs:
+            return
+        try:
+            torch.autograd.grad(loss, inputs, allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:
+            raise out_of_memory(error) or SecateurError(
+                f"the gradients of the network could not be computed: {first_line(error)}",
+                remedy="use a method without gradients (pfp, ft), or give the op a backward pass: "
+                "torch.library.register_autograd",
+            ) from error
 
 
 def _differentiable(batch: Call) -> tuple[list[Tensor], Call]:
@@ -84,18 +88,21 @@ def _differentiable(batch: Call) -> tuple[list[Tensor], Call]:
 
 
 def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor | None:
-    """Return a loss whose squared gradients are Fisher weights.
+    """Return a loss whose squared gradients, per sample, are the divergence to second order of a change of the output.
 
-    For class scores it is that of labels sampled from the network's own distribution, for anything else the product
-    with a random direction.
+    It is the product of the output with a random direction v. For class scores with probabilities p, the mean of v v'
+    is half of the Fisher information `diag(p) - p p'`; for anything else it is the identity over the mean square.
     """
     total = None
     for output in outputs:
+        signs = 2.0 * torch.randint(0, 2, output.shape, generator=source) - 1
         if are_class_scores(output):
-            labels = torch.multinomial(output.detach().float().softmax(1).cpu(), 1, generator=source)[:, 0]
-            part = F.cross_entropy(output, labels.to(output.device), reduction="sum")
+            p = output.detach().float().softmax(1)
+            root = p.sqrt() * signs.to(p)
+            way = (root - p * root.sum(1, keepdim=True)) / math.sqrt(2)
         else:
-            way = torch.randn(output.shape, generator=source).to(output)
-            part = (output * way).sum() / output.detach().square().mean().sqrt().clamp_min(1e-12)
+            square = output.detach().double().square().sum() / max(1, len(output) if output.dim() else 1)
+            way = signs / float(square.sqrt().clamp_min(1e-12))
+        part = (output * way.to(output)).sum()
         total = part if total is None else total + part
     return total

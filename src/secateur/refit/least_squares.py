@@ -18,11 +18,12 @@ from torch import Tensor
 from secateur.errors import SecateurError
 from secateur.network.batches import EVERY
 from secateur.network.precision import CHECK, at_least_float32
+from secateur.refit.shifts import Windows
 
 RATIOS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # ridges, as a share of the mean square of the inputs
 FINE = (1e-9, 1e-12)  # in double precision these too
 FEW = 0.1  # if fewer of the outputs are better with the next smaller ridge, none beyond it is tried
-ROWS = 1 << 15  # rows for second moments, if there are as many
+ROWS = 1 << 14  # rows for second moments, if there are as many
 LARGEST = 6144  # inputs, up to which second moments are kept; beyond, the rows themselves
 DUAL_ROWS = 4096  # of those at most, in all folds
 EXACT = 256  # a relative error of fewer units in the last place is rounding
@@ -71,20 +72,30 @@ class Moments:
             self.gram + other.gram, self.cross + other.cross, self.energy + other.energy, self.count + other.count
         )
 
-    def error(self, weight: Tensor) -> Tensor:
-        """Return the sum of squared errors of these weights, for each output."""
-        return self.energy - 2 * (weight * self.cross).sum(2) + ((weight @ self.gram) * weight).sum(2)
+    def error(self, weight: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
+        """Return the sum of squared errors of these weights, for each output, with products of this precision."""
+        product = weight.to(kind) @ self.gram.to(kind)
+        return self.energy - 2 * (weight * self.cross).sum(2) + (product * weight).sum(2)
 
-    def solve(self, ratio: float, constant: bool) -> Tensor:
-        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none."""
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(
+            self.gram - other.gram, self.cross - other.cross, self.energy - other.energy, self.count - other.count
+        )
+
+    def solve(self, ratio: float, constant: bool, kind: torch.dtype = torch.float64) -> Tensor:
+        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none.
+
+        Args:
+            kind: the precision of the computation.
+        """
         n = self.gram.shape[1] - 1
         size = n + 1 if constant else n
-        gram = self.gram[:, :size, :size].clone()
+        gram = self.gram[:, :size, :size].to(kind, copy=True)
         diagonal = gram.diagonal(dim1=1, dim2=2)
         mean = diagonal[:, :n].mean(1, keepdim=True)
         diagonal[:, :n] += torch.where(mean > 0, ratio * mean, 1.0)
         found = torch.zeros_like(self.cross)
-        found[..., :size] = torch.cholesky_solve(self.cross[..., :size].mT, factor(gram)).mT
+        found[..., :size] = torch.cholesky_solve(self.cross[..., :size].mT.to(kind), factor(gram)).mT
         return found
 
 
@@ -95,6 +106,15 @@ def add_squares(gram: Tensor, x: Tensor) -> None:
     gram[..., :-1, -1] += total
     gram[..., -1, :-1] += total
     gram[..., -1, -1] += x.shape[-2]
+
+
+def add_patches(gram: Tensor, windows: Windows, x: Tensor) -> None:
+    """Add the products of all patches of maps, as rows [x, 1], to a gram [n + 1, n + 1]."""
+    total = windows.sums(x)
+    gram[:-1, :-1] += windows.squares(x)
+    gram[:-1, -1] += total
+    gram[-1, :-1] += total
+    gram[-1, -1] += len(x) * math.prod(windows.positions)
 
 
 def sum_of_squares(t: Tensor) -> Tensor:
@@ -208,15 +228,41 @@ class Normal(_Fit):
     def _coefficients(self) -> int:
         return self.old.shape[2]
 
+    @property
+    def _kind(self) -> torch.dtype:
+        """The precision of solutions: that of the rows, as cross-validation measures each solution as it is."""
+        return torch.float32 if self.eps > 1e-10 else torch.float64
+
+    @cached_property
+    def _total(self) -> Moments:
+        first, *others = self.moments
+        return sum(others, start=first)
+
+    def add_maps(self, windows: Windows, x: Tensor, t: Tensor, fold: int) -> None:
+        """Add all patches of maps x [samples, channels, *space] with targets t [samples, o, *positions] to a fold."""
+        x, t = at_least_float32(x), at_least_float32(t)
+        old = self.old[0].to(x.dtype)
+        weight = old[:, :-1].unflatten(1, (x.shape[1], *windows.kernel))
+        gap = t - windows.convolve(x, weight, old[:, -1])
+        self.eps = torch.finfo(x.dtype).eps
+        self.energy += sum_of_squares(t.flatten(2).movedim(1, 2).flatten(0, 1)[None])
+        count = len(x) * math.prod(windows.positions)
+        self.counts[fold] += count
+        own = self.moments[fold]
+        add_patches(own.gram[0], windows, x)
+        own.cross[0, :, :-1] += windows.products(x, gap)
+        own.cross[0, :, -1] += gap.flatten(2).sum((0, 2))
+        own.energy[0] += gap.flatten(2).square().sum(2).sum(0, dtype=torch.float64)
+        own.count += count
+
     def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
         self.moments[fold].add(x, gap)
 
     def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
-        first, *others = (one for i, one in enumerate(self.moments) if i != fold)
-        return sum(others, start=first).solve(ratio, constant)
+        return (self._total - self.moments[fold]).solve(ratio, constant, self._kind)
 
     def _error(self, fold: int, change: Tensor) -> Tensor:
-        return self.moments[fold].error(change)
+        return self.moments[fold].error(change, self._kind)
 
     def _as_weights(self, change: Tensor) -> Tensor:
         return change

@@ -19,6 +19,7 @@ from secateur.network.memory import out_of_memory
 from secateur.network.modules import mode, owner, stand_in
 from secateur.network.observer import Observer
 from secateur.refit.tape import RefitLayer, may_be_refitted
+from secateur.stages import stage
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class _Run:
         kept = number in self.norms or (number in self.layers and end is None)
         if kept:
             self.kept[number] = _Kept(call, version_of(call.input))
+            if not self.original:  # it runs again at the sum, with the new weights; until then nobody uses its result
+                return _without_values(call)
         result = call.run()
         if self.original and number in self.layers:
             if kept:
@@ -133,6 +136,17 @@ class _Run:
             own.copy_(norm.call.run(input=again) if norm else again)
 
 
+def _without_values(call: FunctionCall) -> Tensor:
+    """Return a tensor of the shape of the result of a layer or a norm; its values are of no use."""
+    if call.name == "batch_norm":
+        return torch.empty_like(call.input)
+    layer = _layer(call)
+    shape = (
+        (*call.input.shape[:-1], layer.outputs) if layer.linear else (len(call.input), layer.outputs, *layer.positions)
+    )
+    return call.input.new_empty(shape)
+
+
 def _layer(call: FunctionCall) -> LayerCall:
     found = layer_call(call)
     assert found is not None
@@ -145,6 +159,7 @@ def in_lockstep(
     batches: Sequence[Call],
     layers: Sequence[RefitLayer],
     stateful: bool = False,
+    counts: Sequence[int] | None = None,
 ) -> Generator[tuple[RefitLayer, Iterator[tuple[Pause, Pause]]]]:
     """Return, for each layer in the order in which they are reached, the pauses of both networks, batch by batch.
 
@@ -155,17 +170,25 @@ def in_lockstep(
     Args:
         stateful: the networks take another path when a batch has the size of the one before, such as a detector that
             keeps its anchors. Each batch then has copies of its own, with shared weights, that have run on it before.
+        counts: how many of the batches pause at each layer, never fewer than at the layer before; all if not given. The
+            others start later, and run up to the layer where they join.
     """
     with ExitStack() as stack:
         stack.enter_context(mode(original, False))
         stack.enter_context(mode(small, False))
         pairs: list[tuple[_Run, _Run]] = []
-        for batch in batches:
+
+        def start(batch: Call, passed: int) -> None:
             ours, theirs = (_after(network, batch) if stateful else network for network in (original, small))
             pairs.append((_Run(ours, batch, layers, True), _Run(theirs, batch, layers, False)))
             for run in pairs[-1]:
                 stack.callback(run.abandon)
-        for layer in sorted(layers, key=lambda layer: layer.end):
+            for _ in range(passed):
+                next(_pauses(pairs[-1:]))
+
+        for number, layer in enumerate(sorted(layers, key=lambda layer: layer.end)):
+            for batch in batches[len(pairs) : None if counts is None else counts[number]]:
+                start(batch, number)
             yield layer, _pauses(pairs)
 
 
@@ -181,7 +204,8 @@ def _after(network: nn.Module, batch: Call) -> nn.Module:
 def _pauses(pairs: Sequence[tuple[_Run, _Run]]) -> Iterator[tuple[Pause, Pause]]:
     for ours, theirs in pairs:
         try:
-            first, second = ours.advance(), theirs.advance()
+            with stage("repair: forward passes"):
+                first, second = ours.advance(), theirs.advance()
         except SecateurError:
             raise
         except Exception as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from secateur.network.batches import (
     calls,
     count_samples,
     eval_outputs,
+    first_batches,
     fitted_samples,
     forward,
     held_out_samples,
@@ -41,12 +44,16 @@ from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
 from secateur.refit.lockstep import Pause, in_lockstep
+from secateur.refit.shifts import Windows
 from secateur.refit.tape import RefitLayer, Tape, record
+from secateur.stages import stage
 from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, wrap_like
 from secateur.surgery.plan import Plan
 
 HALVINGS = 4  # of the memory, where it turns out to be too much
+JUDGED = 256  # held-out samples, at most, that choose among the cut network and its repairs
+NORMED = 64  # samples for new norm statistics
 TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not compensate for others
 
 
@@ -173,19 +180,25 @@ def _refit(
             layer=type(repaired).__name__,
             remedy="pass the network that the plan was made for; repair=False leaves the repair out",
         )
-    each = (tape.peak_bytes + original_tape.peak_bytes) / batch_size(two)
-    used, notes = _that_fit(used, each, memory)
+    layers = sorted(tape.refit_layers(), key=lambda layer: layer.end)
+    fits = _that_fit(layers, (tape, original_tape), batch_size(two), memory)
+    used, notes = _at_most(used, fits[-1] if fits else count_samples(used), memory)
     parts = hold_out(used)
-    layers = list(tape.refit_layers())
-    fitter = _Fitter(original, repaired, plan, count_samples(used))
+    counts = _batches_within([batch_size(part.batch) for part in parts], fits)
+    fitter = _Fitter(original, repaired, plan)
     rows = []
+    batches = [part.batch for part in parts]
     with bar("fitting layers", len(layers), progress) as advance:
-        with closing(in_lockstep(original, repaired, [part.batch for part in parts], layers, stateful)) as stations:
-            for layer, pauses in stations:
-                rows.append(fitter.fit(layer, zip(pauses, parts, strict=True)))
+        with closing(in_lockstep(original, repaired, batches, layers, stateful, counts)) as stations:
+            for (layer, pauses), count in zip(stations, counts, strict=True):
+                with stage("repair: sums"):
+                    samples = count_samples(batches[:count])
+                    rows.append(fitter.fit(layer, zip(pauses, parts, strict=False), samples))
                 advance()
+    notes += _fewer_samples(rows, counts, batches)
     result = Repair(tuple(rows), count_samples(used), before=0.0, after=0.0, norms=False, notes=notes)
-    best, result = _best(as_cut, repaired, original, parts, result)
+    with stage("repair: choice"):
+        best, result = _best(as_cut, repaired, original, parts, result)
     return wrap_like(small, with_all_outputs(best)), result
 
 
@@ -213,13 +226,25 @@ def _check_plan(original: nn.Module, small: nn.Module, plan: Plan) -> None:
             )
 
 
-def _that_fit(batches: list[Call], each: float, memory: int) -> tuple[list[Call], tuple[str, ...]]:
-    """Return as many of the samples as fit into the memory, and a note if some do not.
+def _that_fit(layers: Sequence[RefitLayer], tapes: Sequence[Tape], samples: int, memory: int) -> list[int]:
+    """Return for each layer how many samples can wait at it in both networks; at later ones they may be more.
 
     Args:
-        each: the bytes for one sample.
+        samples: that were recorded.
     """
-    count = max(2 * EVERY, int(memory / max(1, each)))
+    each = [sum(tape.bytes_at(layer) for tape in tapes) / samples for layer in layers]
+    fits = [max(2 * EVERY, int(memory / max(1, one))) for one in each]
+    return list(accumulate(reversed(fits), min))[::-1]
+
+
+def _batches_within(sizes: Sequence[int], fits: Sequence[int]) -> list[int]:
+    """Return for each layer how many batches, from the first one on, have as many samples as fit; at least one."""
+    so_far = list(accumulate(sizes))
+    return [max(1, sum(samples <= most for samples in so_far)) for most in fits]
+
+
+def _at_most(batches: list[Call], count: int, memory: int) -> tuple[list[Call], tuple[str, ...]]:
+    """Return as many of the samples as fit at the last layers, and a note if some do not."""
     total = count_samples(batches)
     if total <= count:
         return batches, ()
@@ -228,45 +253,73 @@ def _that_fit(batches: list[Call], each: float, memory: int) -> tuple[list[Call]
         if left:
             used.append(take(batch, slice(left)))
             left -= batch_size(used[-1])
-    note = (
-        f"the repair uses {count} of {total} samples, as many as fit into {megabytes(memory)} (memory=); all of them "
-        f"take {megabytes(total * each)}"
-    )
+    note = f"the repair uses {count} of {total} samples, as many as fit into {megabytes(memory)} (memory=)"
     return used, (note,)
+
+
+def _fewer_samples(rows: Sequence[LayerRepair], counts: Sequence[int], batches: Sequence[Call]) -> tuple[str, ...]:
+    """Return a note if some layers were fitted on a part of the samples."""
+    fewer = [row.name for row, count in zip(rows, counts, strict=True) if count < len(batches)]
+    if not fewer:
+        return ()
+    least = count_samples(batches[: min(counts)])
+    return (
+        f"{len(fewer)} of {len(rows)} layers, up to {fewer[-1]}, were refitted on fewer samples than the others, at "
+        f"least {least} of {count_samples(batches)}: as many as fit into memory (memory=)",
+    )
 
 
 class _Fitter:
     """Refits one layer after the other."""
 
-    def __init__(self, original: nn.Module, repaired: nn.Module, plan: Plan, samples: int) -> None:
+    def __init__(self, original: nn.Module, repaired: nn.Module, plan: Plan) -> None:
         self.original_tensors, self.tensors = named_tensors(original), named_tensors(repaired)
-        self.plan, self.samples = plan, samples
+        self.plan = plan
         self.source = torch.Generator().manual_seed(0)
 
-    def fit(self, layer: RefitLayer, pauses: Iterable[tuple[tuple[Pause, Pause], SplitBatch]]) -> LayerRepair:
-        """Gather the inputs and the targets of the layer, solve, and set the new weights."""
+    def fit(
+        self, layer: RefitLayer, pauses: Iterable[tuple[tuple[Pause, Pause], SplitBatch]], samples: int
+    ) -> LayerRepair:
+        """Gather the inputs and the targets of the layer, solve, and set the new weights.
+
+        Args:
+            pauses: of both networks at this layer, for each batch.
+            samples: the number of samples in these batches.
+        """
         sums: Normal | Dual | None = None
         positions = 0
         for (ours, theirs), part in pauses:
-            call, target = theirs.call, self._target(layer, ours, theirs)
+            call = theirs.call
             check_all_finite(call.input, "its input", layer=owner(layer.weight))
-            check_all_finite(target, "its target output", layer=owner(layer.weight))
             if sums is None:
                 old = call.as_matrix(call.weight.detach()).double()
                 groups, outputs, n = old.shape
                 bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
                 weights = torch.cat([old, bias.view(groups, outputs, 1)], 2)
                 sums = Normal(weights) if n <= LARGEST or groups > 1 else Dual(weights)
-            if target.shape[2] != positions:
-                positions = target.shape[2]
-                chosen = sample_positions(positions, max(ROWS, 16 * n), self.samples, self.source).to(target.device)
+            if math.prod(call.positions) != positions:
+                positions, rows = math.prod(call.positions), max(ROWS, 16 * n)
+                chosen = sample_positions(positions, rows, samples, self.source).to(call.input.device)
+                windows = Windows.of(call) if isinstance(sums, Normal) else None
+                whole, parts = samples * positions, len(part.folds) * math.ceil(samples / batch_size(part.batch))
+                if windows and not windows.saves(samples, min(rows, whole), call.input.shape[1], parts):
+                    windows = None
+            target = self._target(layer, ours, theirs, None if windows or len(chosen) == positions else chosen)
+            check_all_finite(target, "its target output", layer=owner(layer.weight))
+            if windows and isinstance(sums, Normal):
+                maps = target.unflatten(2, windows.positions)
+                for fold, which in enumerate(part.folds):
+                    if len(maps[which]):
+                        sums.add_maps(windows, call.input[which], maps[which], fold)
+                continue
             columns = call.columns(chosen)  # [groups, samples, positions, n]
-            targets = target[:, :, chosen].unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
+            targets = target.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
             for fold, which in enumerate(part.folds):
                 if targets[:, which].numel():
                     sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), fold)
         assert sums is not None
-        found = sums.fit(layer.takes_constant)
+        with stage("repair: solve"):
+            found = sums.fit(layer.takes_constant)
         if not found.ratio.isinf().all():
             self._set(layer, call.from_matrix(found.weight[..., :-1]), found.weight[..., -1].flatten())
         return _layer_repair(layer, found)
@@ -279,14 +332,22 @@ class _Fitter:
         elif layer.norm is not None:
             layer.norm.add(constant, self.tensors)
 
-    def _target(self, layer: RefitLayer, ours: Pause, theirs: Pause) -> Tensor:
-        """Return the output of the layer with which the sum is as in the original, [samples, outputs, positions]."""
+    def _target(self, layer: RefitLayer, ours: Pause, theirs: Pause, chosen: Tensor | None) -> Tensor:
+        """Return the output of the layer with which the sum is as in the original, [samples, outputs, positions].
+
+        Args:
+            chosen: the positions to return; all if not given.
+        """
         assert ours.output is not None
         which = torch.tensor(_kept_outputs(self.plan, layer.weight, ours.call), device=ours.output.device)
-        output = at_least_float32(ours.output[:, which])
+
+        def some(values: Tensor) -> Tensor:
+            return at_least_float32(values if chosen is None else values.index_select(2, chosen))
+
+        output = some(ours.output)[:, which]
         if ours.other is None or theirs.other is None:
             return output
-        gap = at_least_float32(ours.other[:, which]) - at_least_float32(theirs.other)
+        gap = some(ours.other)[:, which] - some(theirs.other)
         if layer.norm is None:
             return output + gap
         scale, shift = (value[which, None].to(output.dtype) for value in layer.norm.affine(self.original_tensors))
@@ -321,11 +382,11 @@ def _best(
     small: nn.Module, repaired: nn.Module, original: nn.Module, parts: Sequence[SplitBatch], result: Repair
 ) -> tuple[nn.Module, Repair]:
     """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics."""
-    held_out = held_out_samples(parts)
+    held_out = first_batches(held_out_samples(parts), JUDGED)
     wanted = [eval_outputs(original, batch) for batch in held_out]
     before = _divergence(small, held_out, wanted)
     result = replace(result, before=before, after=_divergence(repaired, held_out, wanted))
-    renormed = _with_new_norms(repaired, fitted_samples(parts))
+    renormed = _with_new_norms(repaired, first_batches(fitted_samples(parts), NORMED))
     if renormed is not None and (divergence := _divergence(renormed, held_out, wanted)) < result.after:
         repaired, result = renormed, replace(result, after=divergence, norms=True)
     if result.after < before:

@@ -97,19 +97,12 @@ class Tape:
         """The names of the calls, in order; a cut network has the same as its original."""
         return tuple(step.name for step in self.steps)
 
-    @property
-    def peak_bytes(self) -> int:
-        """The largest total size, at any time, of the results that are still needed."""
-        last = {number: number for number in range(len(self.steps))}
-        last |= {source: number for number, step in enumerate(self.steps) for source in step.inputs}
+    def bytes_at(self, layer: RefitLayer) -> int:
+        """Return the total size of the results that exist while the network waits at a layer."""
+        last = {source: number for number, step in enumerate(self.steps) for source in step.inputs}
         last |= dict.fromkeys(self.outputs, len(self.steps))
-        now = peak = 0
-        for number, step in enumerate(self.steps):
-            now += step.bytes
-            peak = max(peak, now)
-            done = {source for source in (*step.inputs, number) if source >= 0 and last[source] == number}
-            now -= sum(self.steps[source].bytes for source in done)
-        return peak
+        waiting = range(layer.end + 1)
+        return sum(self.steps[number].bytes for number in waiting if last.get(number, number) >= layer.end)
 
     def refit_layers(self) -> Iterator[RefitLayer]:
         """Return the layers that can be refitted: called once, with a weight and a bias that no other call uses."""
