@@ -63,6 +63,7 @@ BENCHMARKS = (
     Benchmark("speedup", PRUNE, packages=("torchvision",)),
     Benchmark("latency", (*PRUNE, "secateur.profiling"), DATA, packages=("torchvision",)),
     Benchmark("prune_time", PRUNE, DATA, packages=("torchvision", "torch-pruning")),
+    Benchmark("effort", (*PRUNE, "secateur.training"), DATA, packages=("torchvision",)),
     Benchmark("round_trip", (*CUT, "secateur.storage"), packages=("torchvision", "timm", "safetensors")),
     Benchmark("fuzz_loader", ("secateur.storage", "secateur.surgery.plan"), packages=("safetensors",)),
     Benchmark("fuzz_cli", ("secateur.cli",), packages=("typer",)),

@@ -1,10 +1,12 @@
 """Time and memory of pruning: our default with repair, the paper's method, and Torch-Pruning.
 
-    python benchmarks/prune_time.py --data DIR     # writes results/prune_time.json; about a quarter of an hour
+    python benchmarks/prune_time.py --data DIR              # writes results/prune_time.json; about half an hour
+    python benchmarks/prune_time.py --data DIR --growth     # also how both grow with samples, width and depth
 
-ResNet56 at 32 x 32 with 1,024 CIFAR-10 images and ResNet50 at 224 x 224 with 256 of ImageNet, to about half of the
-MACs. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it the images are noise. ResNet50 has random
-weights, so its accuracy is not measured. Each run has a process of its own, one after the other.
+ResNet56 and VGG16-BN at 32 x 32 with 1,024 and 4,096 CIFAR-10 images, ResNet50 and MobileNetV2 at 224 x 224 with 256 of
+ImageNet, to about half of the MACs. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it images are
+noise and the weights random. Each run has a process of its own, one after the other. Torch-Pruning cannot cut shortcuts
+of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage.
 """
 
 from __future__ import annotations
@@ -13,28 +15,46 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from checkpoints import scale
 from environment import add_data_option, in_fresh_process, options, peak_mb, prepare, write_record
 from sensitivity_speed import images, network
 
-SAMPLES = {"resnet56": 1024, "resnet50": 256}
-SIDE = {"resnet56": 32, "resnet50": 224}
-RUNS = (("resnet56", "secateur"), ("resnet50", "secateur"), ("resnet50", "pfp"), ("resnet50", "torch-pruning"))
-LIMITS = {"resnet56": 60, "resnet50": 900}  # seconds, for pruning with repair
+SAMPLES = {"resnet56": 1024, "vgg16-bn": 4096, "resnet50": 256, "mobilenet_v2": 256}
+SMALL = ("resnet20", "resnet56", "resnet56-b", "resnet110", "vgg16-bn")  # networks for images of 32 x 32
+RUNS = (
+    ("resnet56", "secateur"),
+    ("resnet56-b", "torch-pruning"),
+    ("vgg16-bn", "secateur"),
+    ("vgg16-bn", "torch-pruning"),
+    ("mobilenet_v2", "secateur"),
+    ("mobilenet_v2", "torch-pruning"),
+    ("resnet50", "secateur"),
+    ("resnet50", "pfp"),
+    ("resnet50", "torch-pruning"),
+)
+LIMITS = {"resnet56": 20, "vgg16-bn": 120, "mobilenet_v2": 60, "resnet50": 160}  # seconds, for pruning with repair
+GROWTH = (
+    *(("resnet56", samples) for samples in (128, 256, 512, 1024, 2048, 4096)),
+    *((name, 128) for name in ("resnet18", "resnet50", "resnet101")),
+    *((name, 512) for name in ("resnet20", "resnet56", "resnet110")),
+)
 
 
-def measure(name: str, tool: str, threads: int, data: Path | None) -> dict[str, Any]:
+def measure(name: str, tool: str, samples: int, threads: int, data: Path | None) -> dict[str, Any]:
     """Prune once in this fresh process; also time a plain forward pass over the samples."""
     prepare(threads)
     torch.manual_seed(0)
     model, trained = network(name, data)
-    x, real = images(SIDE[name], SAMPLES[name], data)
-    batches = list(x.split(64 if SIDE[name] == 32 else 16))
+    side, full = (32, f"zoo:{name}") if name in SMALL else (224, f"torchvision:{name}")
+    x, real = images(side, samples, data, scale(full))
+    batches = list(x.split(64 if side == 32 else 16))
     with torch.no_grad():
         started = time.perf_counter()
         for part in batches:
@@ -42,12 +62,13 @@ def measure(name: str, tool: str, threads: int, data: Path | None) -> dict[str, 
         forward = time.perf_counter() - started
     idle = peak_mb()
     started = time.perf_counter()
-    small = _torch_pruning(model, batches) if tool == "torch-pruning" else _secateur(model, batches, tool)
+    stages: list[dict[str, Any]] = []
+    small = _torch_pruning(model, batches) if tool == "torch-pruning" else _secateur(model, batches, tool, stages)
     seconds = time.perf_counter() - started
     return {
         "network": name,
         "tool": tool,
-        "samples": SAMPLES[name],
+        "samples": samples,
         "threads": threads,
         "real_images": real,
         "trained": trained,
@@ -57,28 +78,34 @@ def measure(name: str, tool: str, threads: int, data: Path | None) -> dict[str, 
         "extra_mb": round(peak_mb() - idle),
         "peak_mb": round(peak_mb()),
         "params_left": sum(p.numel() for p in small.parameters()),
+        "stages": stages,
     }
 
 
-def _secateur(model: torch.nn.Module, batches: list[torch.Tensor], tool: str) -> torch.nn.Module:
+def _secateur(
+    model: torch.nn.Module, batches: list[torch.Tensor], tool: str, stages: list[dict[str, Any]]
+) -> torch.nn.Module:
     import secateur as sc
 
-    method = {"method": "pfp", "repair": False} if tool == "pfp" else {}
-    return sc.prune(model, batches, {"macs": "50%"}, samples=None, **method).model
+    method: dict[str, Any] = {"method": "pfp", "repair": False} if tool == "pfp" else {}
+    res = sc.prune(model, batches, {"macs": "50%"}, samples=None, **method)
+    stages += res.profile
+    return res.model
 
 
 def _torch_pruning(model: torch.nn.Module, batches: list[torch.Tensor]) -> torch.nn.Module:
     import torch_pruning
 
+    last = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
     pruner = torch_pruning.pruner.BasePruner(
         model,
         batches[0][:1],
         importance=torch_pruning.importance.GroupTaylorImportance(),
         pruning_ratio=0.3,
-        ignored_layers=[model.fc],
+        ignored_layers=[last],
     )
     for part in batches:
-        labels = torch.arange(len(part)) % 1000
+        labels = torch.arange(len(part)) % last.out_features
         F.cross_entropy(model(part), labels).backward()
     pruner.step()
     return model
@@ -88,26 +115,37 @@ def main() -> None:
     """Measure each and print the times."""
     parser = options(__doc__, threads=2)
     add_data_option(parser, "cifar-10-batches-py, imagenet-val-mini and weights", required=False)
-    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--growth", action="store_true", help="also measure how time and memory grow")
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
-        print(json.dumps(measure(*args.run, args.threads, args.data)))
+        name, tool, samples = args.run
+        print(json.dumps(measure(name, tool, int(samples), args.threads, args.data)))
         return
     words = ["--threads", str(args.threads), *(["--data", str(args.data)] if args.data else [])]
-    before, rows = os.getloadavg()[0], []
-    for run in RUNS:
-        row = in_fresh_process(__file__, *words, "--run", *run)
-        if run[1] == "secateur":
-            row["limit_seconds"] = LIMITS[run[0]]
-        rows.append(row)
-        times = f"{row['prune_seconds']} s ({row['ratio_to_forward']} forward passes)"
-        print(f"{' '.join(run)}: {times}, {row['extra_mb']} MB above the forward pass", flush=True)
+    before = os.getloadavg()[0]
+
+    def rows(runs: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
+        found = []
+        for name, tool, samples in runs:
+            row = in_fresh_process(__file__, *words, "--run", name, tool, str(samples))
+            found.append(row)
+            times = f"{row['prune_seconds']} s ({row['ratio_to_forward']} forward passes)"
+            print(f"{name} {tool} {samples}: {times}, {row['extra_mb']} MB above the forward pass", flush=True)
+        return found
+
+    found = rows((name, tool, SAMPLES[name.removesuffix("-b")]) for name, tool in RUNS)
+    for row in found:
+        if row["tool"] == "secateur":
+            row["limit_seconds"] = LIMITS[row["network"]]
     record = {
         "what": "time to prune to half of the MACs: secateur with its defaults (curves, cut, repair, verification), "
         "pfp without repair, Torch-Pruning with Taylor importance",
         "load_before": before,
-        "rows": rows,
+        "rows": found,
     }
+    if args.growth:
+        record["growth"] = rows((name, "secateur", samples) for name, samples in GROWTH)
     write_record("prune_time", record)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import secateur as sc
+from secateur import tables
 from secateur.embedded import digits, lenet5
 from secateur.storage.checkpoint import read_info
 
@@ -151,8 +152,8 @@ def limited(megabytes: int) -> str:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
 def test_under_a_limit_on_memory_batches_are_smaller() -> None:
     printed = limited(350)
-    repaired, alone = "of 48 samples, as many as fit into" in printed, "not repaired: memory: memory ran out" in printed
-    assert printed.startswith(f"True {repaired}") and repaired != alone
+    repaired, alone = printed.startswith("True True"), "not repaired: memory: memory ran out" in printed
+    assert printed.startswith("True") and repaired != alone
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
@@ -162,6 +163,55 @@ def test_too_little_memory_is_reported_with_the_settings_that_lower_it() -> None
         printed.startswith("memory: memory ran out")
         and "remedy: lower memory= (bytes; on the command line --memory, MB), use fewer" in printed
     )
+
+
+WIDE = """
+import resource, sys
+from pathlib import Path
+import torch
+from torch import nn
+import secateur as sc
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 5000), nn.ReLU(), nn.Linear(5000, 10)).eval()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+sc.trace(model, torch.randn(1, 8))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
+try:
+    sc.prune(model, torch.randn(64, 8), {"macs": "50%"})
+except sc.SecateurError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
+def test_what_cannot_fit_is_refused_at_once_with_its_size() -> None:
+    command = [sys.executable, "-c", WIDE]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=one_thread).stdout
+    assert printed.startswith("memory: the second moments of the 5,000 inputs of 2 and their inverse take about 477 MB")
+    assert "this process may use" in printed and "keep=" in printed and "pfp, ft" in printed
+
+
+@pytest.mark.parametrize("effort", ["quick", "default", "thorough"])
+def test_effort_decides_about_trials_and_recovery(effort: Any) -> None:
+    images = digits("calibration")[0][:128]
+    res = sc.prune(lenet5(), images, {"params": "40%"}, samples=64, effort=effort)
+    stages = {row["stage"]: row for row in res.profile}
+    assert all(row["seconds"] >= 0 and row["cpu_seconds"] >= 0 for row in res.profile)
+    assert {"trace", "moments", "elimination", "cut and verify", "repair: solve", "agreement"} <= stages.keys()
+    assert ("trials: estimates" in stages) == (effort == "quick")  # six trials are few enough to be run
+    assert ("recovery" in stages) == (effort == "thorough")
+    assert any("recovered: output divergence" in note for note in res.notes) == (effort == "thorough")
+    assert res.repair is not None and res.settings is not None and res.settings.effort == effort
+    assert "profile" not in res.info and "elimination" in tables.plain(res.profile_table())
+
+
+def test_an_unknown_effort_is_refused() -> None:
+    with pytest.raises(sc.UsageError, match=r"(?s)effort is 'slow'.*quick, default, thorough"):
+        sc.PruneSettings(effort="slow")  # type: ignore[arg-type]
 
 
 class WithFeatures(nn.Module):

@@ -212,7 +212,7 @@ def test_the_seed_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network, x = (
         nn.Sequential(nn.Conv2d(3, 12, 3), nn.ReLU(), nn.Conv2d(12, 4, 3, stride=2)).double(),
-        torch.randn(6, 3, 9, 9).double(),
+        torch.randn(6, 3, 15, 15).double(),
     )
     monkeypatch.setattr(module, "sample_positions", lambda n, rows, *others: sample_positions(n, 60, *others))
     one, same, other = (measured(network, x, seed=seed)["0"] for seed in (1, 1, 2))

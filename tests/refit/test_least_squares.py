@@ -92,7 +92,8 @@ def test_errors_are_sums_of_squares() -> None:
     sums = gathered(x, t)
     wanted = (t - x @ old[..., :-1].mT - old[..., None, :, -1]).square().sum(1)
     torch.testing.assert_close(sums.error(old), wanted)
-    both = gathered(x[:, :20], t[:, :20]) + gathered(x[:, 20:], t[:, 20:])
+    both = gathered(x[:, :20], t[:, :20])
+    both += gathered(x[:, 20:], t[:, 20:])
     torch.testing.assert_close(both.gram, sums.gram)
     torch.testing.assert_close(both.cross, sums.cross)
     assert both.count == sums.count == 50

@@ -19,6 +19,7 @@ from secateur.network.divergence import output_divergence
 from secateur.network.examples import revive
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.observer import LayerObserver
+from secateur.refit import choice
 from secateur.refit import repair as module
 from secateur.refit.repair import Repair, _kept_outputs, refit
 from secateur.refit.tape import Tape
@@ -364,16 +365,19 @@ def test_wrong_statistics_are_estimated_again(monkeypatch: pytest.MonkeyPatch) -
     assert not torch.equal(better.n2.running_var, cut.n2.running_var)
 
 
-def test_little_memory_means_few_samples_and_it_is_reported() -> None:
+def test_with_little_memory_samples_join_where_they_fit_and_it_is_reported() -> None:
     network, data = randomised(block_network()), torch.randn(100, 3, 8, 8)
     plan = half_plan(network, data)
-    _, report = repaired(network, data, plan, memory=1 << 18)
-    assert 8 < report.samples < 100
-    assert any(f"uses {report.samples} of 100 samples, as many as fit into 0.25 MB" in note for note in report.notes)
+    whole, _ = repaired(network, data, plan)
+    some, report = repaired(network, data, plan, memory=1 << 19)
+    assert report.samples == 100 and report.after < report.before
+    assert any("were refitted on fewer samples than the others" in note for note in report.notes)
+    assert not unchanged(some, state(whole))
     _, least = repaired(network, data, plan, memory=1)
     assert least.samples == 8 and least.after <= least.before
-    res = sc.prune(network, data, {"params": "70%"}, memory=1 << 18)
-    assert any("as many as fit into 0.25 MB" in note for note in res.notes)
+    assert any("the repair uses 8 of 100 samples" in note for note in least.notes)
+    res = sc.prune(network, data, {"params": "70%"}, memory=1 << 19)
+    assert any("as many as fit into memory" in note for note in res.notes)
 
 
 def test_a_number_of_samples_and_labels_and_a_function_for_batches() -> None:
@@ -400,7 +404,7 @@ def test_if_nothing_helps_the_network_is_as_it_was_cut(monkeypatch: pytest.Monke
     network, data = randomised(block_network()), torch.randn(64, 3, 8, 8)
     plan = half_plan(network, data)
     moves = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(module, "_divergence", lambda *args: next(moves))
+    monkeypatch.setattr(choice, "_divergence", lambda *args: next(moves))
     better, report = repaired(network, data, plan)
     assert (
         report.before == report.after == 1.0

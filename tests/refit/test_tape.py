@@ -247,28 +247,28 @@ def test_nothing_changes_by_recording() -> None:
     assert tape == tape_of(network) and tape.outputs == {len(tape.steps) - 1}
 
 
-def slow_peak(tape: Tape) -> int:
-    """Ask of every result at every moment whether it is there and somebody still needs it."""
-    most = 0
-    for now in range(len(tape.steps)):
-        size = 0
-        for number, step in enumerate(tape.steps[: now + 1]):
-            needed = any(number in later.inputs for later in tape.steps[now:])
-            size += step.bytes * (needed or number == now or number in tape.outputs)
-        most = max(most, size)
-    return most
+def slow_bytes(tape: Tape, layer: RefitLayer) -> int:
+    """Ask of every result whether it exists at the layer, and whether somebody still needs it there."""
+    size = 0
+    for number, step in enumerate(tape.steps[: layer.end + 1]):
+        needed = any(number in later.inputs for later in tape.steps[layer.end :])
+        size += step.bytes * (needed or number == layer.end or number in tape.outputs)
+    return size
 
 
 @given(data=st.data(), count=st.integers(1, 12))
-def test_the_peak_is_that_of_a_slow_count(data: st.DataObject, count: int) -> None:
+def test_the_memory_at_a_layer_is_that_of_a_slow_count(data: st.DataObject, count: int) -> None:
     steps = []
     for number in range(count):
         inputs = data.draw(st.lists(st.integers(-1, number - 1), max_size=3))
         steps.append(Step("relu", tuple(inputs), {}, bytes=data.draw(st.integers(0, 9))))
     tape = Tape(tuple(steps), frozenset(data.draw(st.sets(st.integers(0, count - 1)))))
-    assert tape.peak_bytes == slow_peak(tape)
+    first = data.draw(st.integers(0, count - 1))
+    layer = RefitLayer(first, "w", None, sum=data.draw(st.none() | st.integers(first, count - 1)))
+    assert tape.bytes_at(layer) == slow_bytes(tape, layer)
 
 
-def test_the_peak_of_a_network() -> None:
+def test_the_memory_at_a_layer_of_a_network() -> None:
     network = nn.Sequential(nn.Linear(10, 100), nn.ReLU(), nn.Linear(100, 50), nn.Linear(50, 1))
-    assert tape_of(network, torch.randn(3, 10)).peak_bytes == 4 * 3 * (100 + 100)
+    tape = tape_of(network, torch.randn(3, 10))
+    assert [tape.bytes_at(layer) for layer in tape.refit_layers()] == [4 * 3 * n for n in (100, 100 + 50, 50 + 1)]

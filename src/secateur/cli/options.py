@@ -85,7 +85,9 @@ LatencyTableFile = Annotated[
 TimedEngine = Annotated[Engine, option(ADVANCED, "NAME", "What is timed: torch or onnxruntime.")]
 CutAs = Annotated[Output, option(ADVANCED, "KIND", "module (your class), or graph (its exported program).")]
 
-Memory = Annotated[int | None, count(ADVANCED, "MB for temporary arrays.", show_default="half of the free memory")]
+Memory = Annotated[
+    int | None, count(ADVANCED, "MB for temporary arrays.", show_default="half of the free memory, at most 1536")
+]
 
 # Timing
 Threads = Annotated[int | None, count(ADVANCED, "CPU threads; by default the setting of torch.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +22,10 @@ from secateur.network.batches import with_labels
 from secateur.pruning import budget as budgets
 from secateur.pruning.agreement import UNUSED
 from secateur.pruning.allocation import NAMES as ALLOCATIONS
+from secateur.pruning.estimate import estimate
 from secateur.pruning.prune import with_agreement
-from secateur.pruning.settings import PruneSettings
+from secateur.pruning.settings import EFFORTS, Effort, PruneSettings
+from secateur.storage.files import write_atomic
 from secateur.tables import ROWS, paragraphs
 
 EVERY = 10**9  # samples: all that there are
@@ -61,9 +64,15 @@ def prune(
     certificate_delta: Annotated[
         float, option(ADVANCED, "P", "Failure probability of the certificate.")
     ] = DEFAULTS.certificate_delta,
+    effort: Annotated[
+        Effort, option(METHOD, "NAME", f"Time for a better network: {', '.join(EFFORTS)}.")
+    ] = DEFAULTS.effort,
     steps: Annotated[int, count(ADVANCED, "Cut in N steps, measuring after each.")] = DEFAULTS.steps,
     latency_table: options.LatencyTableFile = DEFAULTS.latency_table,
     engine: options.TimedEngine = DEFAULTS.engine,
+    profile: Annotated[
+        Path | None, option(OUTPUT, "FILE", "Print the time of each stage, and write it to FILE as JSON.")
+    ] = None,
     cutting: Cutting,
 ) -> None:
     """Prune MODEL until it fits a budget, and save it."""
@@ -78,13 +87,16 @@ def prune(
         deprecated("--delta with --drop", "--certificate-delta")
         certificate_delta, delta = delta, DEFAULTS.delta
     settings = PruneSettings.among(locals() | vars(subject) | cutting.settings)
-    if out is not None:
-        check_out(out, force)
+    for path in (out, profile):
+        if path is not None:
+            check_out(path, force)
     loaded = subject.load(screen, unused=UNUSED)
     network, example = loaded.network, loaded.example
     unseen = None if heldout is None else subject.read_unseen(heldout, example, EVERY)
     if screen.live:  # the progress bars say the rest
-        screen.log("tracing, measuring and cutting")
+        with screen.status("timing a forward pass"):
+            expected = estimate(network, example, loaded.data.samples, settings)
+        screen.log(f"tracing, measuring and cutting: {expected}")
     # The samples were drawn when the data was read; those of a scope are drawn when the whole model runs.
     drawn = None if not settings.scope else loaded.data.samples
     res = sc.prune(
@@ -105,6 +117,9 @@ def prune(
     head = loaded.head | {"budget": budget}
     if out is not None:
         sc.save(out, res, architecture=subject.model, info=head)
+    if profile is not None:
+        stages = json.dumps({"command": "prune", **head, "stages": res.profile}, indent=1)
+        write_atomic(profile, stages + "\n")
     record: dict[str, Any] = head | res.info | {"notes": [*res.notes, *loaded.notes], "out": out and str(out)}
     if times:
         record["latency_ms"] = {"before": times[0].median_ms, "after": times[1].median_ms}
@@ -114,6 +129,7 @@ def prune(
         *heading(subject.model, f"{loaded.data.samples} samples of {loaded.data.origin}, {input_text(example)}"),
         res.table(rows=None if all else ROWS, times=times),
         *paragraphs("Note: ", loaded.notes),
+        *(() if profile is None else ("", res.profile_table())),
         "",
         *_where(out, subject.model),
     )

@@ -17,6 +17,7 @@ from secateur.methods.pfp.sensitivity import Sensitivity, measure
 from secateur.methods.selection import Selection
 from secateur.network.batches import Call
 from secateur.refit.curves import Curve, curves
+from secateur.refit.trials import CHECKS
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Evidence:
     kept: Mapping[str, Sequence[int]]
     seed: int = 0
     memory: int | None = None
+    checks: int = CHECKS  # cuts that are tried by running the network with them, for divergence curves
     progress: bool = False
     _known: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -64,6 +66,7 @@ class Evidence:
                 self.kept,
                 seed=self.seed,
                 memory=self.memory,
+                checks=self.checks,
                 progress=self.progress,
             )
 

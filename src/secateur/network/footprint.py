@@ -73,7 +73,7 @@ def batch_that_fits(
     32
 
     Args:
-        memory: bytes for temporary arrays; half of the free memory if not given.
+        memory: bytes for temporary arrays; if not given, half of the free memory, and no more than 1.5 GB.
         most: more samples than this are not wanted.
         backward: whether a backward pass follows.
 

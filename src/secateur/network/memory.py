@@ -13,6 +13,7 @@ import torch
 
 from secateur.errors import SecateurError
 
+USUAL = 3 << 29  # bytes, 1.5 GB
 UNKNOWN = 2 << 30  # bytes, where the system does not say
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 GROUP_FILES = (  # of control groups, versions 2 and 1: the limit, what is used, and the cache among it
@@ -38,8 +39,8 @@ def free_memory(device: torch.device) -> int:
 
 
 def room(memory: int | None, device: torch.device | None = None) -> int:
-    """Return the bytes for temporary arrays: as asked for, else half of the free memory."""
-    return free_memory(device or torch.device("cpu")) // 2 if memory is None else memory
+    """Return the bytes for temporary arrays: as asked for, else half of the free memory, and no more than USUAL."""
+    return min(USUAL, free_memory(device or torch.device("cpu")) // 2) if memory is None else memory
 
 
 def out_of_memory(error: BaseException | None) -> SecateurError | None:

@@ -32,7 +32,7 @@ from secateur.pruning.job import Job
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.prune import carry_out
 from secateur.pruning.scope import Scope, refuse_with_scope, unpack
-from secateur.pruning.settings import SAMPLES, SAMPLING_DELTA, PruneSettings
+from secateur.pruning.settings import SAMPLES, SAMPLING_DELTA, Effort, PruneSettings
 from secateur.pruning.variants import variants
 
 HELD = 256  # samples held out, at most, where there is no labelled data; and no more than a quarter of all
@@ -62,6 +62,7 @@ def compare(
     output: Output = "module",
     prune_inputs: bool = False,
     memory: int | None = None,
+    effort: Effort = "default",
     graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,

@@ -29,6 +29,7 @@ from secateur.pruning.pace import Pace
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.scope import check_not_listed
 from secateur.pruning.settings import PruneSettings
+from secateur.refit.trials import CHECKS
 from secateur.stages import stage
 from secateur.surgery.cut import cut, mask
 from secateur.surgery.plan import Plan
@@ -38,6 +39,7 @@ from secateur.tracing.trace import trace
 ROUNDS = 3  # of allocation, each with the unit costs at the previous sizes
 CORRECTIONS = 5  # networks that are cut and timed to meet a latency budget
 CLOSE = 0.015  # of a latency budget: near enough
+TRIED = {"quick": 0, "default": CHECKS, "thorough": 10**6}  # cuts that are run as a whole, by effort
 
 
 class Reading(TypedDict, total=False):
@@ -175,6 +177,7 @@ class Job:
             kept=kept,
             seed=self.settings.seed,
             memory=self.settings.memory,
+            checks=TRIED[self.settings.effort],
             progress=self.progress,
         )
 

@@ -30,13 +30,14 @@ from secateur.pruning.job import Draft, Job, Reading
 from secateur.pruning.pool import Pair
 from secateur.pruning.result import Pruned
 from secateur.pruning.scope import Scope, refuse_with_scope, unpack
-from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, PruneSettings
+from secateur.pruning.settings import CERTIFICATE_DELTA, SAMPLES, SAMPLING_DELTA, Effort, PruneSettings
 from secateur.refit.repair import Repair, refit
-from secateur.stages import stage
+from secateur.stages import profiled, stage
 from secateur.surgery.cut import cut, wrap_like
 from secateur.surgery.plan import Plan
 from secateur.surgery.rewrite import runnable
 from secateur.surgery.verify import tolerance_for, verify
+from secateur.training.recovery import recover
 
 
 @renamed_arguments(points="samples")
@@ -67,6 +68,7 @@ def plan(
     latency_table: str | LatencyTable | None = None,
     engine: Engine = "torch",
     memory: int | None = None,
+    effort: Effort = "default",
     graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,
@@ -119,6 +121,7 @@ def prune(
     latency_table: str | LatencyTable | None = None,
     engine: Engine = "torch",
     memory: int | None = None,
+    effort: Effort = "default",
     graph: ChannelGraph | None = None,
     example: Example | None = None,
     to_inputs: Callable[[Any], Any] | None = None,
@@ -177,7 +180,9 @@ def prune(
         latency_table: for a budget in latency: a file that `secateur profile` wrote, on this machine or another, or a
             `LatencyTable`. Without it the network's layers are timed here, once: the table is kept in the cache folder.
         engine: for a budget in latency: what runs the network, `"torch"` or `"onnxruntime"`.
-        memory: bytes for temporary arrays; by default a part of the free memory.
+        memory: bytes for temporary arrays; by default half of the free memory, and no more than 1.5 GB.
+        effort: `"quick"` estimates all divergences and tries no cut; `"default"` tries a few cuts; `"thorough"` tries
+            two of every group, and recovers the network after the repair (`recover`).
         graph: the channel graph of this network from `trace`, which is then not traced again; keep, free_outputs,
             output and prune_inputs are those of the trace.
         example: an input to trace the network with; by default the first sample.
@@ -198,17 +203,19 @@ def prune(
         )
     if settings.scope:
         refuse_with_scope(budget, heldout, graph)
-        with memory_errors():
+    with memory_errors(), profiled() as profile:
+        if settings.scope:
             part = Scope.of(model, data, settings, example=example, to_inputs=to_inputs, unused=UNUSED)
             job = _job_of(part, budget, settings, progress)
             found = carry_out(job, job.draft())
-            return part.whole(with_agreement(found, job.model, [(call, None) for call in part.unused]))
-    with memory_errors():
-        job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
-        found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
-        if found.plan.free_outputs or settings.task:
-            found = replace(found, model=wrap_like(model, found.model))  # the job has a stand-in without wrappers
-        return with_agreement(found, job.model, job.unused)
+            found = part.whole(with_agreement(found, job.model, [(call, None) for call in part.unused]))
+        else:
+            job = Job.of(model, data, {"macs": "100%"} if drop else budget, settings, **reading)
+            found = _as_far_as_certified(job, parse_drop(budget), heldout) if drop else carry_out(job, job.draft())
+            if found.plan.free_outputs or settings.task:
+                found = replace(found, model=wrap_like(model, found.model))  # the job has a stand-in without wrappers
+            found = with_agreement(found, job.model, job.unused)
+    return replace(found, profile=tuple(profile.as_rows()))
 
 
 def _job_of(part: Scope, budget: Mapping[str, object], settings: PruneSettings, progress: bool) -> Job:
@@ -283,6 +290,9 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
         if job.settings.repaired:
             small, report, more = _repaired(small, job, draft.plan)
             notes += more
+        if job.settings.effort == "thorough" and job.settings.repaired:
+            small, more = _recovered(small, job, draft.plan)
+            notes += more
     else:
         small, difference = duplicate(model), 0.0
     own = (one for call in job.calibration for one in fingerprints.of(call))
@@ -331,6 +341,25 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
     except SecateurError as error:
         return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
     return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))
+
+
+def _recovered(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the network after gradient steps on the calibration samples; one that cannot take them stays as it is."""
+    try:
+        with memory_errors(), stage("recovery"):
+            found = recover(
+                small,
+                job.model,
+                job.calibration,
+                plan=plan,
+                seed=job.settings.seed,
+                to_inputs=lambda call: call[0] or call[1],
+                progress=job.progress,
+            )
+    except SecateurError as error:
+        return small, (f"not recovered: {error}",)
+    note = f"recovered: output divergence {found.after:.2g} on held-out samples, before {found.before:.2g}"
+    return found.model, (note, *found.notes)
 
 
 def _repaired(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, Repair | None, tuple[str, ...]]:

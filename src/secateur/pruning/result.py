@@ -61,6 +61,7 @@ class Pruned:
         agreement: what to expect on samples that pruning has not used; None if it was not measured.
         graph: the channel groups of the original.
         settings, budget: as asked for.
+        profile: the time of each stage; empty if it was not measured. Saved files do not have it.
     """
 
     model: nn.Module
@@ -81,6 +82,7 @@ class Pruned:
     graph: ChannelGraph | None = None
     settings: PruneSettings | None = None
     budget: Mapping[str, object] = field(default_factory=dict)
+    profile: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -161,6 +163,18 @@ class Pruned:
             made.add_row("latency, median", f"{slow:.3g} ms", f"{fast:.3g} ms", _removed(slow, fast))
         return made
 
+    def profile_table(self) -> Table:
+        """Return the time of each stage."""
+        made = tables.table("stage", "seconds", "part", "CPU seconds")
+        total = sum(row["seconds"] for row in self.profile)
+        for row in (
+            *self.profile,
+            {"stage": "all", "seconds": total, "cpu_seconds": _sum(self.profile, "cpu_seconds")},
+        ):
+            part = percent(row["seconds"] / total if total else 0.0)
+            made.add_row(row["stage"], f"{row['seconds']:.1f}", part, f"{row['cpu_seconds']:.1f}")
+        return made
+
     def report(self, path: str | Path, *, title: str | None = None, force: bool = False) -> Path:
         """Write a page to look at, one HTML file that works offline, and return its path.
 
@@ -236,6 +250,10 @@ def _cell(key: str, value: float, cut: bool) -> Text:
         return Text(number(value))
     vacuous = key in ("eps", "dropped") and value >= 1
     return Text(number(value) if cut else "-", "yellow" if cut and vacuous else "")
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], key: str) -> float:
+    return float(sum(row[key] for row in rows))
 
 
 def _removed(old: float, new: float) -> str:

@@ -16,6 +16,8 @@ from secateur.profiling.table import Engine, LatencyTable
 from secateur.pruning.allocation import Allocation
 
 SAMPLES = 256
+Effort = Literal["quick", "default", "thorough"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 SAMPLING_DELTA = 1e-12  # of the guarantee that comes with importance sampling (pfp)
 CERTIFICATE_DELTA = 1e-3  # of statements from held-out samples
 
@@ -50,6 +52,7 @@ class PruneSettings:
     latency_table: str | LatencyTable | None = None
     engine: Engine = "torch"
     memory: int | None = None
+    effort: Effort = "default"
 
     def __post_init__(self) -> None:
         for name, number in (("steps", self.steps), ("samples", self.samples), ("memory", self.memory)):
@@ -62,6 +65,8 @@ class PruneSettings:
             )
         if self.engine not in get_args(Engine):
             raise UsageError(f"engine is {self.engine!r}", remedy=f"use one of {', '.join(get_args(Engine))}")
+        if self.effort not in EFFORTS:
+            raise UsageError(f"effort is {self.effort!r}", remedy=f"use one of {', '.join(EFFORTS)}")
         if isinstance(self.C, str) and self.C != "measured":
             raise UsageError(f"C is {self.C!r}", remedy='use a factor from 1 up, or "measured"')
         if isinstance(self.keep, str):

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from secateur.channels.graph import ChannelGraph, Group
+from secateur.errors import SecateurError
 from secateur.network.batches import (
     Call,
     count_samples,
@@ -33,7 +34,7 @@ from secateur.network.batches import (
 )
 from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import FunctionCall, LayerCall
-from secateur.network.memory import room
+from secateur.network.memory import free_memory, megabytes, room
 from secateur.network.modules import Slot, device_of, mode, owner
 from secateur.network.observer import LayerObserver
 from secateur.network.precision import at_least_float32, check_all_finite
@@ -41,7 +42,7 @@ from secateur.progress import bar
 from secateur.refit.elimination import Consumer, Order, SeparateErrors, eliminate
 from secateur.refit.fisher import SAMPLES as FISHER_SAMPLES
 from secateur.refit.fisher import Act, fisher_weights
-from secateur.refit.least_squares import LARGEST, add_patches, add_squares, sample_positions
+from secateur.refit.least_squares import LARGEST, add_patches, add_squares, factor, sample_positions
 from secateur.refit.shifts import Windows
 from secateur.refit.trials import CACHE, CHECKS, Measured, Refit, Trials, divergences
 from secateur.stages import stage
@@ -51,7 +52,7 @@ MAPS = 256  # feature maps of which all rows are used, or more if there are too 
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
-COPIES = 2  # arrays as large as the second moments of a layer that its elimination holds at a time
+COPIES = 2  # arrays in double precision, as large as the second moments of a layer, that its elimination holds
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def curves(
 
     Args:
         kept: for each group the units that are left; the curves count among those.
-        memory: bytes for temporary arrays; half of the free memory if not given.
+        memory: bytes for temporary arrays; if not given, half of the free memory, and no more than 1.5 GB.
         checks: cuts that are tried by running the network with them; the other ones are estimated.
     """
     orders: dict[str, Order] = {}
@@ -164,10 +165,16 @@ class _Layer:
 
     @property
     def bytes(self) -> int:
-        """Of its second moments, of the arrays of the same size that their use takes, and of its refitted weights."""
+        """Of its second moments and of its refitted weights."""
         groups, outputs, n = self.call.as_matrix(self.call.weight).shape
-        moments = 0 if _is_large(self.call) else (groups + COPIES) * (n + 1) ** 2 * 8
+        kind = at_least_float32(self.call.input).element_size()
+        moments = 0 if _is_large(self.call) else groups * (n + 1) ** 2 * kind
         return moments + len(FRACTIONS) * groups * outputs * n * self.call.weight.element_size()
+
+    @property
+    def working_bytes(self) -> int:
+        """Of the arrays that the elimination takes beside them."""
+        return 0 if _is_large(self.call) else COPIES * (self.call.as_matrix(self.call.weight).shape[2] + 1) ** 2 * 8
 
 
 Units = tuple[tuple[int, ...], ...]  # for each unit its indices along a slot
@@ -214,10 +221,26 @@ class _Study:
             size = sum(layer.bytes for layer in layers)
             if not found or size > left:
                 found.append([])
-                left = self.memory // 2
+                left = self.memory - max(layer.working_bytes for layer in layers)
             found[-1].append(group)
             left -= size
+        self._check_memory([layer for portion in found for group in portion for layer, _ in self._consumers(group)])
         return found
+
+    def _check_memory(self, layers: Sequence[_Layer]) -> None:
+        """Raise an error if the second moments of a layer alone take more memory than there is."""
+        most = max(layers, key=lambda layer: layer.bytes + layer.working_bytes, default=None)
+        needed = 0 if most is None else most.bytes + most.working_bytes
+        free = free_memory(device_of(self.network))
+        if most is not None and needed > free:
+            name, inputs = owner(most.call.name), most.call.as_matrix(most.call.weight).shape[2]
+            raise SecateurError(
+                f"the second moments of the {inputs:,} inputs of {name} and their inverse take about "
+                f"{megabytes(needed)}, and this process may use {megabytes(free)} more",
+                layer="memory",
+                remedy=f"allow more memory, keep the channels that {name} consumes (keep=; on the command line "
+                "--keep), or use a method without second moments (pfp, ft)",
+            )
 
     def _run(self, batch: Call, act: Act) -> list[Tensor]:
         def at(layer: LayerCall, call: FunctionCall) -> Tensor:
@@ -265,7 +288,8 @@ class _Study:
         layer, large = self.layers[call.name], _is_large(call)
         rows = ROWS_BY_UNIT if large else max(ROWS, 8 * n)
         if not large and not layer.grams:
-            layer.grams = [torch.zeros(n + 1, n + 1, dtype=torch.float64, device=device) for _ in range(call.groups)]
+            kind = at_least_float32(call.input).dtype
+            layer.grams = [torch.zeros(n + 1, n + 1, dtype=kind, device=device) for _ in range(call.groups)]
         windows = None if large else Windows.of(call)
         maps = min(self.samples, max(MAPS, math.ceil(rows / math.prod(call.positions))))
         most = self.samples * math.prod(call.positions)
@@ -334,11 +358,12 @@ class _Study:
                 stays = torch.ones(len(gram), dtype=torch.bool)
                 for unit in removed:
                     stays[list(_inputs_of(call, indices[unit], k))] = False
-                inner = gram[stays][:, stays] / layer.rows
+                some = gram[:, stays].double() / layer.rows
+                inner = some[stays]
                 ridge = RIDGE * inner.diagonal().mean()
-                inner.diagonal().add_(ridge)
-                goal = matrix[k] @ gram[:, stays] / layer.rows + ridge * matrix[k][:, stays]
-                matrix[k, :, stays] = torch.linalg.solve(inner, goal.T).T
+                inner.diagonal().add_(ridge if ridge > 0 else 1.0)
+                goal = matrix[k] @ some + ridge * matrix[k][:, stays]
+                matrix[k, :, stays] = torch.cholesky_solve(goal.T, factor(inner)).T
                 matrix[k, :, ~stays] = 0
             weight, constant = call.from_matrix(matrix[..., :-1]), matrix[..., -1].flatten()
             found[call.name] = weight.to(call.weight.dtype), constant.to(call.weight.dtype)

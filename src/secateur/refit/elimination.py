@@ -85,7 +85,7 @@ class _Refitted:
     """A consumer that is refitted after each removal."""
 
     def __init__(self, consumer: Consumer, ridge: float) -> None:
-        gram = consumer.gram.double() / consumer.rows
+        gram = consumer.gram.to(torch.float64, copy=True).div_(consumer.rows)
         mean = float(gram.diagonal().mean())
         gram.diagonal().add_(ridge * mean if mean > 0 else 1.0)
         self.stays = torch.ones(len(gram), dtype=torch.bool)  # inputs of units that are not removed

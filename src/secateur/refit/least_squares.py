@@ -42,7 +42,7 @@ class Fitted:
 
 @dataclass
 class Moments:
-    """Sums over rows [x, 1] and targets t: x x', t x' and t t, in double precision."""
+    """Sums over rows [x, 1] and targets t: x x', t x' and t t; the last two in double precision."""
 
     gram: Tensor  # [g, n + 1, n + 1]
     cross: Tensor  # [g, o, n + 1]
@@ -50,13 +50,15 @@ class Moments:
     count: int = 0
 
     @classmethod
-    def empty(cls, groups: int, n: int, outputs: int, device: torch.device) -> Moments:
-        """Return the moments of no rows."""
+    def empty(
+        cls, groups: int, n: int, outputs: int, device: torch.device, kind: torch.dtype = torch.float64
+    ) -> Moments:
+        """Return the moments of no rows, with x x' of this precision."""
 
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(groups, *shape, dtype=torch.float64, device=device)
+        def zeros(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(groups, *shape, dtype=dtype, device=device)
 
-        return cls(zeros(n + 1, n + 1), zeros(outputs, n + 1), zeros(outputs))
+        return cls(zeros(n + 1, n + 1, dtype=kind), zeros(outputs, n + 1), zeros(outputs))
 
     def add(self, x: Tensor, t: Tensor) -> None:
         """Add rows x [g, m, n] with targets t [g, m, o]."""
@@ -67,35 +69,28 @@ class Moments:
         self.energy += sum_of_squares(t)
         self.count += x.shape[1]
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(
-            self.gram + other.gram, self.cross + other.cross, self.energy + other.energy, self.count + other.count
-        )
+    def __iadd__(self, other: Moments) -> Moments:
+        self.gram += other.gram
+        self.cross += other.cross
+        self.energy += other.energy
+        self.count += other.count
+        return self
 
-    def error(self, weight: Tensor, kind: torch.dtype = torch.float64) -> Tensor:
-        """Return the sum of squared errors of these weights, for each output, with products of this precision."""
-        product = weight.to(kind) @ self.gram.to(kind)
+    def error(self, weight: Tensor) -> Tensor:
+        """Return the sum of squared errors of these weights, for each output."""
+        product = weight.to(self.gram.dtype) @ self.gram
         return self.energy - 2 * (weight * self.cross).sum(2) + (product * weight).sum(2)
 
-    def __sub__(self, other: Moments) -> Moments:
-        return Moments(
-            self.gram - other.gram, self.cross - other.cross, self.energy - other.energy, self.count - other.count
-        )
-
-    def solve(self, ratio: float, constant: bool, kind: torch.dtype = torch.float64) -> Tensor:
-        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none.
-
-        Args:
-            kind: the precision of the computation.
-        """
+    def solve(self, ratio: float, constant: bool) -> Tensor:
+        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none."""
         n = self.gram.shape[1] - 1
         size = n + 1 if constant else n
-        gram = self.gram[:, :size, :size].to(kind, copy=True)
+        gram = self.gram[:, :size, :size].clone()
         diagonal = gram.diagonal(dim1=1, dim2=2)
         mean = diagonal[:, :n].mean(1, keepdim=True)
         diagonal[:, :n] += torch.where(mean > 0, ratio * mean, 1.0)
         found = torch.zeros_like(self.cross)
-        found[..., :size] = torch.cholesky_solve(self.cross[..., :size].mT.to(kind), factor(gram)).mT
+        found[..., :size] = torch.cholesky_solve(self.cross[..., :size].mT.to(gram.dtype), factor(gram)).mT
         return found
 
 
@@ -219,24 +214,24 @@ class _Fit(ABC):
 class Normal(_Fit):
     """The fit by normal equations, from second moments: for any number of rows."""
 
-    def __init__(self, old: Tensor) -> None:
+    def __init__(self, old: Tensor, kind: torch.dtype = torch.float64) -> None:
+        """Begin a fit.
+
+        Args:
+            old: the weights, in double precision.
+            kind: the precision of the rows, which is enough for solutions: cross-validation measures each as it is.
+        """
         super().__init__(old)
-        groups, outputs, size = old.shape
-        self.moments = [Moments.empty(groups, size - 1, outputs, old.device) for _ in range(EVERY)]
+        self.kind = kind
+        self.moments = [self._empty() for _ in range(EVERY)]
+
+    def _empty(self) -> Moments:
+        groups, outputs, size = self.old.shape
+        return Moments.empty(groups, size - 1, outputs, self.old.device, self.kind)
 
     @property
     def _coefficients(self) -> int:
         return self.old.shape[2]
-
-    @property
-    def _kind(self) -> torch.dtype:
-        """The precision of solutions: that of the rows, as cross-validation measures each solution as it is."""
-        return torch.float32 if self.eps > 1e-10 else torch.float64
-
-    @cached_property
-    def _total(self) -> Moments:
-        first, *others = self.moments
-        return sum(others, start=first)
 
     def add_maps(self, windows: Windows, x: Tensor, t: Tensor, fold: int) -> None:
         """Add all patches of maps x [samples, channels, *space] with targets t [samples, o, *positions] to a fold."""
@@ -259,10 +254,14 @@ class Normal(_Fit):
         self.moments[fold].add(x, gap)
 
     def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
-        return (self._total - self.moments[fold]).solve(ratio, constant, self._kind)
+        others = self._empty()
+        for number, one in enumerate(self.moments):
+            if number != fold:
+                others += one
+        return others.solve(ratio, constant)
 
     def _error(self, fold: int, change: Tensor) -> Tensor:
-        return self.moments[fold].error(change, self._kind)
+        return self.moments[fold].error(change)
 
     def _as_weights(self, change: Tensor) -> Tensor:
         return change

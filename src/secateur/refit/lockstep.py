@@ -22,6 +22,9 @@ from secateur.refit.tape import RefitLayer, may_be_refitted
 from secateur.stages import stage
 
 
+STACK = 2 << 20  # bytes for each thread; where address space is limited, the usual 8 MB for each are too much
+
+
 @dataclass(frozen=True)
 class Pause:
     """The state of one network where a layer can be refitted."""
@@ -58,7 +61,11 @@ class _Run:
         self.abandoned = False
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        usual = threading.stack_size(STACK)
+        try:
+            self.thread.start()
+        finally:
+            threading.stack_size(usual)
 
     def advance(self) -> Pause | None:
         """Run to the next pause; None at the end."""

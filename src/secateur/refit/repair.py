@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateur._torch import BatchNorm
 from secateur.errors import SecateurError, first_line
 from secateur.network.batches import (
     EVERY,
@@ -22,26 +21,21 @@ from secateur.network.batches import (
     batch_size,
     calls,
     count_samples,
-    eval_outputs,
-    first_batches,
-    fitted_samples,
-    forward,
-    held_out_samples,
     hold_out,
     on_device_of,
     split,
     take,
 )
-from secateur.network.divergence import output_divergence
 from secateur.network.examples import revive
 from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import LayerCall
 from secateur.network.memory import megabytes, memory_errors, out_of_memory, room
-from secateur.network.modules import Slot, device_of, duplicate, mode, named_tensors, owner, unwrap
+from secateur.network.modules import Slot, device_of, duplicate, named_tensors, owner, unwrap
 from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
+from secateur.refit.choice import nearest
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
 from secateur.refit.lockstep import Pause, in_lockstep
 from secateur.refit.shifts import Windows
@@ -112,8 +106,8 @@ def repair(
         plan: the plan of the cut.
         samples: the number of samples to use; all if not given.
         to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
-        memory: bytes for the results that both networks hold between two layers; half of the free memory if not given.
-            Samples that do not fit into it are left out.
+        memory: bytes for temporary arrays; if not given, half of the free memory, and no more than 1.5 GB. Samples
+            whose results do not fit into half of it join at a later layer, where results are smaller.
         progress: show a progress bar on the standard error stream.
     """
     if plan.scope:
@@ -181,7 +175,7 @@ def _refit(
             remedy="pass the network that the plan was made for; repair=False leaves the repair out",
         )
     layers = sorted(tape.refit_layers(), key=lambda layer: layer.end)
-    fits = _that_fit(layers, (tape, original_tape), batch_size(two), memory)
+    fits = _that_fit(layers, (tape, original_tape), batch_size(two), memory // 2)  # sums take the rest
     used, notes = _at_most(used, fits[-1] if fits else count_samples(used), memory)
     parts = hold_out(used)
     counts = _batches_within([batch_size(part.batch) for part in parts], fits)
@@ -196,10 +190,12 @@ def _refit(
                     rows.append(fitter.fit(layer, zip(pauses, parts, strict=False), samples))
                 advance()
     notes += _fewer_samples(rows, counts, batches)
-    result = Repair(tuple(rows), count_samples(used), before=0.0, after=0.0, norms=False, notes=notes)
     with stage("repair: choice"):
-        best, result = _best(as_cut, repaired, original, parts, result)
-    return wrap_like(small, with_all_outputs(best)), result
+        best = nearest(as_cut, repaired, original, parts)
+    if not best.repaired:
+        notes += ("no repair brought the output nearer to the original's: the network is as cut",)
+    result = Repair(tuple(rows), count_samples(used), best.before, best.after, best.norms, notes)
+    return wrap_like(small, with_all_outputs(best.network)), result
 
 
 def _recorded(network: nn.Module, call: Call) -> Tape:
@@ -296,7 +292,8 @@ class _Fitter:
                 groups, outputs, n = old.shape
                 bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
                 weights = torch.cat([old, bias.view(groups, outputs, 1)], 2)
-                sums = Normal(weights) if n <= LARGEST or groups > 1 else Dual(weights)
+                kind = at_least_float32(call.input).dtype
+                sums = Normal(weights, kind) if n <= LARGEST or groups > 1 else Dual(weights)
             if math.prod(call.positions) != positions:
                 positions, rows = math.prod(call.positions), max(ROWS, 16 * n)
                 chosen = sample_positions(positions, rows, samples, self.source).to(call.input.device)
@@ -376,47 +373,3 @@ def _layer_repair(layer: RefitLayer, found: Fitted) -> LayerRepair:
         kept=int(found.ratio.isinf().sum()),
         outputs=found.ratio.numel(),
     )
-
-
-def _best(
-    small: nn.Module, repaired: nn.Module, original: nn.Module, parts: Sequence[SplitBatch], result: Repair
-) -> tuple[nn.Module, Repair]:
-    """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics."""
-    held_out = first_batches(held_out_samples(parts), JUDGED)
-    wanted = [eval_outputs(original, batch) for batch in held_out]
-    before = _divergence(small, held_out, wanted)
-    result = replace(result, before=before, after=_divergence(repaired, held_out, wanted))
-    renormed = _with_new_norms(repaired, first_batches(fitted_samples(parts), NORMED))
-    if renormed is not None and (divergence := _divergence(renormed, held_out, wanted)) < result.after:
-        repaired, result = renormed, replace(result, after=divergence, norms=True)
-    if result.after < before:
-        return repaired, result
-    note = "no repair brought the output nearer to the original's: the network is as cut"
-    return duplicate(small), replace(result, after=before, norms=False, notes=(*result.notes, note))
-
-
-def _divergence(network: nn.Module, batches: Sequence[Call], wanted: Sequence[Sequence[Tensor]]) -> float:
-    pairs = zip(batches, wanted, strict=True)
-    total = sum(output_divergence(eval_outputs(network, batch), old) * batch_size(batch) for batch, old in pairs)
-    return total / count_samples(batches)
-
-
-@torch.no_grad()
-def _with_new_norms(network: nn.Module, batches: Sequence[Call]) -> nn.Module | None:
-    """Return a copy whose batch norms have the statistics of these samples; None if it has no such norms."""
-    copy = duplicate(network)
-    norms = [m for m in copy.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
-    batches = [batch for batch in batches if batch_size(batch) > 1]  # a single sample has no variance
-    if not norms or not batches:
-        return None
-    momenta = [norm.momentum for norm in norms]
-    with mode(copy, False):
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.train()
-            norm.momentum = None  # a plain mean over all batches
-        for batch in batches:
-            forward(copy, batch)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    return copy

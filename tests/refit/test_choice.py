@@ -1,0 +1,56 @@
+"""The choice among the cut network, the repaired one, and the one with new norm statistics."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from secateur.network.batches import hold_out
+from secateur.refit.choice import nearest
+
+
+def normed(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).eval()
+
+
+def changed(network: nn.Module, size: float) -> nn.Module:
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += size * torch.randn_like(parameter)
+    return other
+
+
+PARTS = hold_out([((torch.randn(40, 4, generator=torch.Generator().manual_seed(1)),), {})])
+
+
+def test_the_repaired_network_is_chosen_if_it_is_nearer() -> None:
+    original = normed()
+    small, repaired = changed(original, 0.5), changed(original, 0.001)
+    found = nearest(small, repaired, original, PARTS)
+    assert found.network is repaired and found.repaired and not found.norms and found.after < found.before
+
+
+def test_otherwise_the_network_stays_as_cut() -> None:
+    original = normed()
+    small, repaired = changed(original, 0.001), changed(original, 2.0)
+    found = nearest(small, repaired, original, PARTS)
+    assert not found.repaired and not found.norms and found.after == found.before
+    for own, given in zip(found.network.parameters(), small.parameters(), strict=True):
+        assert torch.equal(own, given) and own is not given
+
+
+def test_new_norm_statistics_are_taken_where_they_help() -> None:
+    original = normed()
+    x = PARTS[0].batch[0][0]
+    with torch.no_grad():
+        original[1].running_mean.copy_(original[0](x).mean(0))
+        original[1].running_var.copy_(original[0](x).var(0))
+    broken = copy.deepcopy(original)
+    broken[1].running_var.mul_(50.0)
+    found = nearest(changed(original, 1.0), broken, original, PARTS)
+    assert found.norms and found.repaired and found.after == pytest.approx(0, abs=0.05)
