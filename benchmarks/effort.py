@@ -3,12 +3,14 @@
     python benchmarks/effort.py --data DIR     # writes results/effort.json
 
 DIR has cifar-10-batches-py, imagenet-val-mini and weights. Agreement and output divergence are measured on further
-calibration images that pruning has not used, never on test images. Times are those of one process on all threads given.
+calibration images that pruning has not used, never on test images. Times are those of one process; `load` is
+that of the machine at the end of a run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,7 @@ def measure(name: str, effort: str, root: Path) -> dict[str, Any]:
         "unused": found.samples,
         "agreement": round(100 * (found.share or 0.0), 2),
         "divergence": found.divergence,
+        "load": round(os.getloadavg()[0], 1),
         "stages": list(res.profile),
     }
 
