@@ -52,7 +52,7 @@ MAPS = 256  # feature maps of which all rows are used, or more if there are too 
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
-COPIES = 2  # arrays in double precision, as large as the second moments of a layer, that its elimination holds
+COPIES = 4  # arrays in double precision, as large as the second moments of a layer, that its elimination holds
 
 
 @dataclass(frozen=True)
@@ -211,19 +211,20 @@ class _Study:
         return layers
 
     def portions(self, kept: Mapping[str, Sequence[int]]) -> list[list[Group]]:
-        """Return the groups that have a curve, in portions whose moments and refits fit into half of the memory."""
+        """Return the groups that have a curve, in portions whose moments and refits fit into the memory."""
         found: list[list[Group]] = []
-        left = 0
+        total = working = 0
         for group in self.graph.prunable:
             layers = [layer for layer, _ in self._consumers(group)]
             if not layers or len(kept[group.name]) < 2:
                 continue
             size = sum(layer.bytes for layer in layers)
-            if not found or size > left:
+            own = max(layer.working_bytes for layer in layers)
+            if not found or total + size + max(working, own) > self.memory:
                 found.append([])
-                left = self.memory - max(layer.working_bytes for layer in layers)
+                total = working = 0
             found[-1].append(group)
-            left -= size
+            total, working = total + size, max(working, own)
         self._check_memory([layer for portion in found for group in portion for layer, _ in self._consumers(group)])
         return found
 

@@ -103,6 +103,6 @@ def _random_loss(outputs: Sequence[Tensor], source: torch.Generator) -> Tensor |
         else:
             square = output.detach().double().square().sum() / max(1, len(output) if output.dim() else 1)
             way = signs / float(square.sqrt().clamp_min(1e-12))
-        part = (output * way.to(output)).sum()
+        part = (output * way.to(output)).sum() / math.sqrt(len(outputs))
         total = part if total is None else total + part
     return total

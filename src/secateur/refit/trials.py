@@ -29,7 +29,7 @@ from secateur.refit.fisher import Act, Run, backward
 from secateur.stages import stage
 
 ESTIMATED = 256  # samples for the estimates, at most
-CHECKS = 8  # trials that are run as a whole, spread over the range of the estimates; of no more, all are
+CHECKS = 24  # trials that are run as a whole, spread over the range of the estimates; of no more, all are
 FEW = 32  # samples that these run on, or a quarter of those for the estimates
 WHOLE = 512  # samples, if all trials are run as a whole
 EXPONENTS = (0.5, 3.0)  # the power of the estimate lies between these
