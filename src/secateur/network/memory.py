@@ -20,7 +20,7 @@ GROUP_FILES = (  # of control groups, versions 2 and 1: the limit, what is used,
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-SIGNS = ("can't allocate memory", "can't start new thread")  # of a plain RuntimeError
+SIGNS = ("can't allocate memory", "can't start new thread", "bad_alloc")  # of a plain RuntimeError
 LESS_MEMORY = (
     "lower memory= (bytes; on the command line --memory, MB), use fewer samples or smaller inputs, or a method "
     "without second moments (pfp, ft)"
