@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -24,7 +22,7 @@ import secateur as sc
 from secateur import __version__
 from secateur.cli import COMMANDS, app, demo
 from secateur.zoo.names import BUILDERS
-from support.command_line import DIGITS, TRAINED, run, width
+from support.command_line import DIGITS, TRAINED, run, shell, width
 from support.small_runs import write_digits, write_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -198,18 +196,6 @@ def test_train_in_json_and_quietly(tmp_path: Path) -> None:
     assert (found["recipe"], found["network"], found["out"]) == ("small", 0, str(tmp_path / "one"))
     assert 0 < found["test"]["top1"] <= 1
     assert run(*args, tmp_path / "two", "--quiet").output == ""
-
-
-def shell(*args: object) -> subprocess.Popen[str]:
-    path = os.pathsep.join(filter(None, sys.path))
-    return subprocess.Popen(
-        [sys.executable, "-m", "secateur", *map(str, args)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "TERM": "xterm-256color"},
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for background jobs
-    )
 
 
 def test_completion() -> None:

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from support.command_line import run, width
+from support.command_line import run, shell, width
 from support.written_sweeps import write_sweep
 
 
@@ -71,8 +69,8 @@ def test_no_permission_to_write(folder: Path, tmp_path: Path) -> None:
 
 def test_live_until_ctrl_c(folder: Path) -> None:
     (folder / "network-0" / "original.json").unlink()
-    words = [sys.executable, "-m", "secateur", "report", str(folder), "--live"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    process = shell("report", folder, "--live")
+    try:
         assert process.stderr
         line = process.stderr.readline()
         address = re.search(r"http://127\.0\.0\.1:\d+/", line)
@@ -80,4 +78,7 @@ def test_live_until_ctrl_c(folder: Path) -> None:
         with urllib.request.urlopen(address[0], timeout=30) as answer:
             assert b"secateur" in answer.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0 and "ended" in process.stderr.read()
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and "ended" in err

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
@@ -88,3 +93,16 @@ def width(result: Result, *without: object) -> int:
     """Return the width of the widest line, apart from those with a path in them."""
     lines = [line for line in result.stdout.splitlines() if not any(str(path) in line for path in without)]
     return max(map(len, lines))
+
+
+def shell(*args: object) -> subprocess.Popen[str]:
+    """Start a command in a process of its own."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, "-m", "secateur", *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "80", "TERM": "xterm-256color"},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell ignores it for background jobs
+    )
