@@ -37,9 +37,13 @@ VALUES = (
     *("[]", "{}", "[1, [2, [3]]]", "{a: {b: c}}", "[.nan, 0.5]", "[0.5, 0.5]", "[" * 2000, "{a: " * 500),
     *("&a [*a]", "*a", "<<", "!!python/object/apply:os.system ['true']", "!!binary x", "!!set {a}", "!own x"),
     *("'", '"', "|", ">", "? a", "- a", "%YAML 9.9", "---", "...", "\t", "\x00", "\ud83d", "\u2028", "é" * 3000),
+    *("{steps: 1e9}", "{mean: 0.5, std: 0}", "{mean: [.nan], std: [1]}", "original", "test", "macs", "onecycle"),
     *("/dev/zero", "../../etc/passwd", "x.py:make", "lenet5-quick", "a" * 300, "a" * 70_000, "zoo:lenet5", "pfp"),
 )
-KEYS = ("extends", "differs", "targets", "train", "prune", "retrain", "methods", "steps", "<<", "__class__", "", "a b")
+KEYS = (
+    *("extends", "differs", "targets", "train", "prune", "retrain", "methods", "steps", "<<", "__class__", "", "a b"),
+    *("weights", "normalise", "validation", "images", "recover", "resource", "cascade", "teacher", "schedule", "mean"),
+)
 
 
 @dataclass(frozen=True)

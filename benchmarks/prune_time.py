@@ -1,21 +1,23 @@
 """Time and memory of pruning: our default with repair, the paper's method, and Torch-Pruning.
 
-    python benchmarks/prune_time.py --data DIR              # writes results/prune_time.json; about half an hour
+    python benchmarks/prune_time.py --data DIR              # on an idle machine; stop and start again at will
     python benchmarks/prune_time.py --data DIR --growth     # also how both grow with samples, width and depth
+    python benchmarks/prune_time.py --data DIR --next       # only the next run that is missing
 
 ResNet56 and VGG16-BN at 32 x 32 with 1,024 and 4,096 CIFAR-10 images, ResNet50 and MobileNetV2 at 224 x 224 with 256 of
 ImageNet, to about half of the MACs. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it images are
 noise and the weights random. Each run has a process of its own, one after the other. Torch-Pruning cannot cut shortcuts
-of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage.
+of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage, and `others`: the share of
+the processors that other processes took meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,17 @@ import torch
 import torch.nn.functional as F
 
 from checkpoints import scale
-from environment import add_data_option, in_fresh_process, options, peak_mb, prepare, write_record
+from environment import (
+    Rows,
+    add_data_option,
+    add_keep_option,
+    in_fresh_process,
+    options,
+    peak_mb,
+    prepare,
+    read_record,
+    write_record,
+)
 from sensitivity_speed import images, network
 
 SAMPLES = {"resnet56": 1024, "vgg16-bn": 4096, "resnet50": 256, "mobilenet_v2": 256}
@@ -31,13 +43,13 @@ SMALL = ("resnet20", "resnet56", "resnet56-b", "resnet110", "vgg16-bn")  # netwo
 RUNS = (
     ("resnet56", "secateur"),
     ("resnet56-b", "torch-pruning"),
-    ("vgg16-bn", "secateur"),
-    ("vgg16-bn", "torch-pruning"),
     ("mobilenet_v2", "secateur"),
     ("mobilenet_v2", "torch-pruning"),
     ("resnet50", "secateur"),
-    ("resnet50", "pfp"),
     ("resnet50", "torch-pruning"),
+    ("vgg16-bn", "secateur"),
+    ("vgg16-bn", "torch-pruning"),
+    ("resnet50", "pfp"),
 )
 LIMITS = {"resnet56": 20, "vgg16-bn": 120, "mobilenet_v2": 60, "resnet50": 160}  # seconds, for pruning with repair
 GROWTH = (
@@ -60,11 +72,11 @@ def measure(name: str, tool: str, samples: int, threads: int, data: Path | None)
         for part in batches:
             model(part)
         forward = time.perf_counter() - started
-    idle = peak_mb()
-    started = time.perf_counter()
+    idle, busy = peak_mb(), _busy()
+    started, own = time.perf_counter(), time.process_time()
     stages: list[dict[str, Any]] = []
     small = _torch_pruning(model, batches) if tool == "torch-pruning" else _secateur(model, batches, tool, stages)
-    seconds = time.perf_counter() - started
+    seconds, own = time.perf_counter() - started, time.process_time() - own
     return {
         "network": name,
         "tool": tool,
@@ -72,14 +84,25 @@ def measure(name: str, tool: str, samples: int, threads: int, data: Path | None)
         "threads": threads,
         "real_images": real,
         "trained": trained,
-        "forward_seconds": round(forward, 1),
-        "prune_seconds": round(seconds, 1),
+        "forward_seconds": round(forward, 2),
+        "prune_seconds": round(seconds, 2),
+        "cpu_seconds": round(own, 2),
+        "others": round(max(0.0, _busy() - busy - own) / seconds / (os.cpu_count() or 1), 3),
         "ratio_to_forward": round(seconds / forward, 2),
         "extra_mb": round(peak_mb() - idle),
         "peak_mb": round(peak_mb()),
         "params_left": sum(p.numel() for p in small.parameters()),
         "stages": stages,
     }
+
+
+def _busy() -> float:
+    """Return the processor seconds that all processes have taken since the machine started; NaN if it does not say."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return math.nan
+    user, nice, system, _, _, irq, softirq = map(int, path.read_text().split(maxsplit=8)[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _secateur(
@@ -116,6 +139,8 @@ def main() -> None:
     parser = options(__doc__, threads=2)
     add_data_option(parser, "cifar-10-batches-py, imagenet-val-mini and weights", required=False)
     parser.add_argument("--growth", action="store_true", help="also measure how time and memory grow")
+    parser.add_argument("--next", action="store_true", help="measure only the next run that is missing")
+    add_keep_option(parser)
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
@@ -123,30 +148,39 @@ def main() -> None:
         print(json.dumps(measure(name, tool, int(samples), args.threads, args.data)))
         return
     words = ["--threads", str(args.threads), *(["--data", str(args.data)] if args.data else [])]
-    before = os.getloadavg()[0]
+    runs = [(name, tool, SAMPLES[name.removesuffix("-b")]) for name, tool in RUNS]
+    growth = [(name, "secateur", samples) for name, samples in GROWTH] if args.growth else []
+    rows = Rows("prune_time", {"threads": args.threads, "data": args.data is not None})
+    known = {_key(row) for row in rows.read(args.keep)}
+    missing = [run for run in dict.fromkeys([*runs, *growth]) if run not in known]
+    for name, tool, samples in missing[:1] if args.next else missing:
+        row = rows.add(in_fresh_process(__file__, *words, "--run", name, tool, str(samples)))
+        times = f"{row['prune_seconds']} s ({row['ratio_to_forward']} forward passes)"
+        print(f"{name} {tool} {samples}: {times}, {row['extra_mb']} MB above the forward pass", flush=True)
+        print(f"  others {row['others']:.1%}", flush=True)
+    gather(rows)
 
-    def rows(runs: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
-        found = []
-        for name, tool, samples in runs:
-            row = in_fresh_process(__file__, *words, "--run", name, tool, str(samples))
-            found.append(row)
-            times = f"{row['prune_seconds']} s ({row['ratio_to_forward']} forward passes)"
-            print(f"{name} {tool} {samples}: {times}, {row['extra_mb']} MB above the forward pass", flush=True)
-        return found
 
-    found = rows((name, tool, SAMPLES[name.removesuffix("-b")]) for name, tool in RUNS)
+def _key(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["network"], row["tool"], row["samples"]
+
+
+def gather(rows: Rows) -> None:
+    """Write the record: the last row of every run."""
+    last = {_key(row): row for row in rows.read()}
+    found = [last[run] for name, tool in RUNS if (run := (name, tool, SAMPLES[name.removesuffix("-b")])) in last]
     for row in found:
         if row["tool"] == "secateur":
             row["limit_seconds"] = LIMITS[row["network"]]
+    grown = [last[run] for name, samples in GROWTH if (run := (name, "secateur", samples)) in last]
     record = {
         "what": "time to prune to half of the MACs: secateur with its defaults (curves, cut, repair, verification), "
         "pfp without repair, Torch-Pruning with Taylor importance",
-        "load_before": before,
         "rows": found,
+        "growth": grown,
+        "before": read_record("prune_time").get("before", []),  # rows of version 0.1
     }
-    if args.growth:
-        record["growth"] = rows((name, "secateur", samples) for name, samples in GROWTH)
-    write_record("prune_time", record)
+    write_record("prune_time", record, commits={row["commit"] for row in (*found, *grown)})
 
 
 if __name__ == "__main__":

@@ -5,17 +5,18 @@
     python benchmarks/recovery.py --data DIR --runs DIR --only resnet20
 
 Every row is one network, budget, start and retraining. All rows with epochs have the same data (45,000 training images
-of CIFAR-10), augmentation, batch size and settings: `Training(epochs=N, amp="bf16")`, with nothing else set; a row with
-a teacher has the original beside the labels. bfloat16 halves the time; accuracies are measured in float32. The 5,000
-images of the validation part are evaluated after every epoch; they and no others chose the defaults. Test images are
-met once, by the finished network. Training writes its state four times in an epoch into the folder of runs, from where
-a killed run resumes.
+of CIFAR-10), augmentation, batch size and settings: `Training(epochs=N)`, with nothing else set; a row with a teacher
+has the original beside the labels. The 5,000 images of the validation part are evaluated after every epoch. Test images
+are met once, by the finished network. Training writes its state four times in an epoch into the folder of runs, from
+where a killed run resumes.
 
 Rows with samples have that many unlabelled images and no others. Their starts are the cut network, or the repaired one.
 
-Trials are short runs, 2 epochs of 10,000 training images, with one setting changed; they meet validation images only.
-The checkpoints were trained on all 50,000 training images, validation images included. So validation accuracies compare
-retrainings with each other, and are too high in themselves.
+Trials have one setting changed and meet validation images only. Most are short runs, 2 epochs of 10,000 training
+images; those of the learning rate, whose best value depends on the length, also have 5 epochs of all training images.
+The checkpoints were trained on all 50,000 training images, validation images included. So validation accuracies are too
+high in themselves, and they favour small learning rates, which forget less of those images. A row also has the mean
+training loss of its last epoch, which does not: learning rates are compared by it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from quality import OURS, accuracy, prune_as
 from quality import _to_budget as torch_pruned
 
 BATCH, PARTS, CALIBRATION, TRIAL_IMAGES = 128, 4, 1024, 10_000
-CUT_RATE = 1e-3  # learning rate of recovery from a network that was not repaired, which has further to go
+CUT_RATE = 1e-2  # learning rate of recovery from a network that was not repaired, which has further to go
+LARGE = {"steps": 120, "batch": 32}  # recovery at 224 x 224, where a step takes seconds
 SPEED = 8e9  # multiply-accumulates per second, until a row says better
 
 
@@ -52,7 +54,7 @@ class Cell:
         epochs: of retraining on all training data.
         samples: instead, the number of unlabelled samples.
         recover: whether these samples are used for gradient steps too, after pruning and repair.
-        trial: settings that differ from the defaults, in a short run.
+        trial: settings that differ from the defaults; it meets validation images only.
     """
 
     network: str
@@ -64,6 +66,11 @@ class Cell:
     samples: int = 0
     recover: bool = False
     trial: str | None = None
+
+    @property
+    def short(self) -> bool:
+        """Whether this is a trial on a part of the training images."""
+        return self.trial is not None and self.epochs <= 2
 
     @property
     def name(self) -> str:
@@ -115,7 +122,8 @@ TRIALS = (
 def trials(network: str, budget: float) -> list[Cell]:
     """Return the trials: the defaults with a teacher and without, and one setting changed at a time."""
     taught = [Cell(network, "macs", budget, OURS, True, 2, trial=trial) for trial in TRIALS]
-    return [taught[0], *(replace(one, teacher=False) for one in taught[:3]), *taught[1:]]
+    long = [Cell(network, "macs", budget, OURS, True, 5, trial=f"lr={rate}") for rate in (0.03, 0.1)]
+    return [*long, taught[0], *(replace(one, teacher=False) for one in taught[:3]), *taught[1:]]
 
 
 WORK = [
@@ -223,7 +231,7 @@ def retrain(cell: Cell, small: nn.Module, plan: Any, model: nn.Module, data: Sou
     from secateur.storage.files import read_json, write_json
 
     held_out = Batches(data.validation, 500, shuffle=False, augment=False, seed=0)
-    images = data.train if cell.trial is None else data.train.take(torch.arange(TRIAL_IMAGES))
+    images = data.train.take(torch.arange(TRIAL_IMAGES)) if cell.short else data.train
     changes = {} if not cell.trial else dict(eval(f"dict({cell.trial})"))
     if "total_epochs" in changes:
         changes["total_epochs"] *= PARTS
@@ -240,7 +248,7 @@ def retrain(cell: Cell, small: nn.Module, plan: Any, model: nn.Module, data: Sou
     result = sc.train(
         small,
         InParts(Batches(images, BATCH, shuffle=True, augment=True, seed=0), PARTS),
-        sc.Training(epochs=cell.epochs * PARTS, amp="bf16", **changes),
+        sc.Training(epochs=cell.epochs * PARTS, **changes),
         teacher=model if cell.teacher else None,
         plan=plan,
         state_path=path.with_name(f"{path.name}.state"),
@@ -250,6 +258,7 @@ def retrain(cell: Cell, small: nn.Module, plan: Any, model: nn.Module, data: Sou
     return {
         "validation": [curve.get(str(epoch)) for epoch in range(1, cell.epochs + 1)],
         "losses": list(result.losses),
+        "train_loss": round(sum(part.loss for part in result.epochs[-PARTS:]) / PARTS, 5),
         "train_minutes": round(result.seconds / 60, 1),
     }
 
@@ -270,7 +279,8 @@ def measure(cell: Cell, root: Path, folder: Path) -> dict[str, Any]:
         row |= retrain(cell, small, plan, model, data, folder / _file_name(cell))
     elif cell.recover:
         rate: dict[str, Any] = {"lr": CUT_RATE} if cell.start.endswith("-repair") else {}
-        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan, amp="bf16", **rate)
+        rate |= {} if cell.network.startswith("zoo:") else LARGE
+        found = sc.recover(small, model, list(data.calibration.split(64)), plan=plan, **rate)
         small = found.model
         row |= {"recover_minutes": round(found.seconds / 60, 1), "steps": found.steps}
         row |= {"divergence_before": found.before, "divergence_after": found.after}
@@ -302,7 +312,7 @@ def show_plan(rows: Rows, cells: list[Cell], root: Path) -> None:
             side = 32 if cell.network.startswith("zoo:") else 224
             costs[cell.network] = float(sc.cost(trained(cell.network, root), torch.zeros(1, 3, side, side)).macs)
         share = cell.budget if cell.resource == "macs" else 0.5
-        images = 45_000 if cell.trial is None else TRIAL_IMAGES
+        images = TRIAL_IMAGES if cell.short else 45_000
         return images * cell.epochs * costs[cell.network] * (3 * share + cell.teacher)
 
     known = [(work(cell), row["train_minutes"]) for row in rows.read() if (cell := _cell(row)).epochs]

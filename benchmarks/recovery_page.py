@@ -44,7 +44,7 @@ def section(record: dict[str, Any]) -> str:
 def _retrained(rows: dict[Cell, dict[str, Any]]) -> Iterator[str]:
     found = [cell for cell in rows if cell.epochs and cell.trial is None]
     if found:
-        yield 'All training data, `Training(epochs=N, amp="bf16")`, accuracy on the test images in percent:\n'
+        yield "All training data, `Training(epochs=N)`, accuracy on the test images in percent:\n"
         head = ("network", "kept", "start", "teacher", "epochs", "accuracy")
         yield from _table(
             head,
@@ -79,7 +79,7 @@ def _few(rows: dict[Cell, dict[str, Any]]) -> Iterator[str]:
 
 
 def _trials(rows: dict[Cell, dict[str, Any]]) -> Iterator[str]:
-    found = {cell: row["validation"][-1] for cell, row in rows.items() if cell.trial is not None}
+    found = {cell: row["validation"][-1] for cell, row in rows.items() if cell.short}
     base = {cell.teacher: accuracy for cell, accuracy in found.items() if not cell.trial}
     changed = sorted(
         ((round(accuracy - base[cell.teacher], 2), cell) for cell, accuracy in found.items() if cell.trial),

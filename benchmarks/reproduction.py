@@ -4,40 +4,30 @@
     python benchmarks/reproduction.py                    # writes the page only
 
 Runs come from `secateur sweep RECIPE --out runs/RECIPE` or `secateur reproduce NAME --runs runs`; those of quick
-recipes are left out, and unfinished ones are stored as far as they are.
+recipes are left out, and unfinished ones are stored as far as they are. Results that are stored already and that a
+folder does not have are kept, so that several machines can add to them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import reproduction_page
 from environment import RESULTS, as_text, options, provenance, write_atomic, write_record
 from history import ROOT
-from secateur import rows as forms
+from secateur.errors import UsageError
 from secateur.experiments import recipe as recipes
 from secateur.report.records import read_records
 from secateur.reproduction import items
 from secateur.reproduction.allocation import FILE
 from secateur.reproduction.claims import checked
 from secateur.reproduction.points import Results, results
-from secateur.reproduction.reproduce import rendered
-from secateur.reproduction.stored import compact, read_run
+from secateur.reproduction.stored import compact, read_run, restore
 
 STORED, PAGE = RESULTS / "reproduction", ROOT / "docs" / "reproduction.md"
 QUICK = ("-quick", "-smoke")
-HEAD = """# The paper, reproduced
-
-Every table and figure of the paper beside our own runs. `benchmarks/reproduction.py` writes this page from the records
-in `results/reproduction`; `secateur reproduce NAME` runs and renders each of them, `--plan` says how long that takes,
-`--quick` runs a miniature. Errors and changes are in percentage points on test data, selected on validation data; PR
-and FR are the parts of parameters and MACs removed. A dash means that there is no run or no published value.
-
-```sh
-secateur reproduce table-lenet --plan
-secateur reproduce table-lenet --runs runs
-```
-"""
 
 
 def store(runs: Path) -> None:
@@ -49,6 +39,10 @@ def store(runs: Path) -> None:
             continue
         if (folder / FILE).is_file():
             write_atomic(STORED / f"{name}-{FILE}", (folder / FILE).read_text())
+        try:
+            restore(STORED, recipes.read(name), folder)  # what is stored and not in the folder stays stored
+        except UsageError as error:
+            print(f"{name}: the stored results are replaced, {error.cause}")
         records = read_records(folder)
         if records.originals and records.steps:
             head = {"command": f"secateur sweep {name}", "stored_by": provenance("reproduction")}
@@ -68,18 +62,9 @@ def find(names: Sequence[str]) -> Results | None:
 
 
 def page() -> str:
-    """Return the page: all claims, then all tables and figures."""
-    parts = [HEAD, "## The claims of the text\n", forms.markdown(checked(find)), ""]
-    for name in items.names():
-        found = rendered(items.read(name), "full", STORED)
-        rows = found.rows if found.item.kind != "settings" else []
-        parts += [f"## {found.item.title}\n", f"`secateur reproduce {name}`: {found.item.paper}.\n"]
-        parts += [forms.markdown(rows, formats=found.formats), ""] if rows else []
-        if found.item.kind == "settings":
-            parts.append("The settings are those of the packaged recipes; the command prints them as a table.\n")
-        parts += [f"{found.item.note}\n"] if found.item.note else []
-        parts += [f"- Missing: {text}" for text in found.missing] + [""] * bool(found.missing)
-    return "\n".join(parts).rstrip() + "\n"
+    """Return the page from the stored results."""
+    path = RESULTS / "reproduce_quick.json"
+    return reproduction_page.page(STORED, find, json.loads(path.read_text()) if path.is_file() else None)
 
 
 def main() -> None:
@@ -92,6 +77,7 @@ def main() -> None:
     stored = sorted(path.stem for path in STORED.glob("*.json"))
     write_record("reproduction", {"stored": stored, "claims": checked(find)})
     write_atomic(PAGE, page())
+    reproduction_page.draw(STORED, PAGE.parent / reproduction_page.FOLDER)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ TESTED_IN = {
 }
 NOTHING_TO_TEST = {"_version.py": "one number, which --version prints"}
 # Second test files of a module.
-MORE_OF = {"network/test_forward.py": "network/batches.py"}
+MORE_OF = {
+    "network/test_forward.py": "network/batches.py",
+    "pruning/test_tasks.py": "pruning/prune.py",
+    "tracing/test_kept.py": "tracing/trace.py",
+}
 # Tests of the whole, not of a module.
 OF_THE_WHOLE = {"test_architecture.py", "test_docs.py", "test_figures.py"}
 WHOLE_FOLDERS = {"benchmarks", "packaging", "properties"}

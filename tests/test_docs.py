@@ -6,6 +6,7 @@ DOCS_DATA=DIR pytest -n 0 tests/test_docs.py      # run the CIFAR-10 tutorial on
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import pkgutil
@@ -84,8 +85,15 @@ NOT_RUN = {
     ): TRAINS,
     ("experiments.md", "secateur reproduce table-lenet --runs runs # run or resume it, then write the table"): TRAINS,
     ("experiments.md", "secateur reproduce all --quick # miniatures of all of them"): TRAINS,
-    ("reproduction.md", "secateur reproduce table-lenet --plan"): TRAINS,
-    ("reproduction.md", "secateur reproduce table-lenet --runs runs"): TRAINS,
+    (
+        "experiments.md",
+        "secateur reproduce table-lenet --from results/reproduction # the same, but run only what is not stored there",
+    ): TRAINS,
+    ("reproduction.md", "secateur reproduce table-lenet --plan # what is missing, and how long it takes"): TRAINS,
+    (
+        "reproduction.md",
+        "secateur reproduce table-lenet --runs runs --from results/reproduction # run what is missing, write the table",
+    ): TRAINS,
     ("experiments.md", "secateur train resnet20 --set train.epochs=20 --out runs/short"): TRAINS,
 }
 NETWORK = """
@@ -421,3 +429,16 @@ def test_the_script_for_yolo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert "verified: True" in done.stdout and "mAP50 after training" in done.stdout
     assert (tmp_path / "yolo" / "pruned.onnx").exists()
+
+
+@pytest.mark.parametrize("package", ["segmentation_models_pytorch", "timm", "lightning"])
+def test_the_scripts_for_training_loops(package: str, tmp_path: Path) -> None:
+    """Train, prune, train on and export; only where the package is installed."""
+    if any(importlib.util.find_spec(one) is None for one in (package, "timm")):
+        pytest.skip(f"{package} is not installed")
+    name = "prune_smp.py" if package.startswith("seg") else "prune_timm.py"
+    words = [sys.executable, ROOT / "docs" / name, "--out", tmp_path / "out", "--epochs", "1"]
+    words += ["--lightning"] if package == "lightning" else []
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "trained on: " in done.stdout and (tmp_path / "out" / "pruned.onnx").exists()

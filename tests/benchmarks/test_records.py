@@ -16,6 +16,8 @@ import families
 import quality_page
 import recovery_page
 import reproduction
+import speed_page
+import tasks_page
 from catalogue import BENCHMARKS, BY_NAME
 from environment import Rows, as_text, read_record
 from history import ROOT, TAKEN_APART, path_of
@@ -31,7 +33,10 @@ ROWS = {  # where the rows are in a record, and what identifies a row
     "sensitivity_kinds": ("rows", ("repeat", "method", "budget", "repair")),
     "families": ("records", ("network", "tool")),
     "int8": ("rows", ("network", "variant")),
+    "tasks": ("records", ("network", "method", "budget", "after")),
     "guarantee": ("layers", ("layer",)),
+    "effort": ("rows", ("network", "effort")),
+    "little_memory": ("rows", ("network", "limit_mb")),
     "train_lenets": ("networks", ("network", "seed")),
 }
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
@@ -126,12 +131,21 @@ def test_the_measurements_of_retraining_are_made_from_the_record() -> None:
     assert recovery_page.PAGE.read_text() == recovery_page.page()
 
 
+def test_the_section_on_speed_is_made_from_the_records() -> None:
+    assert speed_page.PAGE.read_text() == speed_page.page()
+    assert speed_page.FIGURE.exists() == (speed_page.FIGURE.name in speed_page.section())
+
+
 def test_the_page_of_coverage_is_made_from_the_record() -> None:
     assert (ROOT / "docs" / "coverage.md").read_text() == coverage_page.page(read_record("coverage"))
 
 
 def test_the_page_of_families_is_made_from_the_record() -> None:
     assert families.PAGE.read_text() == families.page(read_record("families"))
+
+
+def test_the_page_of_tasks_is_made_from_the_record() -> None:
+    assert tasks_page.PAGE.read_text() == tasks_page.page(read_record("tasks"))
 
 
 def test_the_page_of_the_reproduction_is_made_from_its_records() -> None:

@@ -45,6 +45,7 @@ def test_tables(folder: Path, form: str, line: str) -> None:
         (["--chart", "params"], "there is no file for the figure"),
         (["--chart", "energy", "--out", "a.pdf"], "there is no chart 'energy'"),
         (["--width", "wide", "--out", "a.pdf"], "the width is 'wide'"),
+        (["--table", "csv", "--json"], "two forms of one result"),
     ],
 )
 def test_wrong_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:

@@ -23,8 +23,10 @@ from secateur.experiments.cascade import (
     Parts,
     calibration,
     evaluation_batch,
+    lacks_original,
     load_original,
     prune_and_retrain,
+    steps_left,
     train_original,
 )
 from secateur.storage.checkpoint import read_plan
@@ -221,3 +223,32 @@ def test_a_network_that_is_not_retrained_is_evaluated_once(data: Path, tmp_path:
     for step in (1, 2):
         found = record(tmp_path, step)
         assert found["retrained"] == found["pruned"]
+
+
+def without_networks(finished: Path, folder: Path) -> Path:
+    """Copy the records of a run, as if they had been stored elsewhere."""
+    return shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.jsonl"))
+
+
+def test_finished_records_need_no_networks(finished: Path, data: Path, tmp_path: Path) -> None:
+    folder = without_networks(finished, tmp_path / "run")
+    before = fingerprints(folder)
+    recipe = run(folder, data)
+    assert fingerprints(folder) == before and not list(folder.rglob("*.safetensors"))
+    assert not lacks_original(recipe, 0, folder) and steps_left(recipe, 0, "pfp", folder) == 0
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_records_without_networks_are_completed(cascade: bool, finished: Path, data: Path, tmp_path: Path) -> None:
+    """In one shot only the missing step is run; a cascade needs the network of the step before, and starts again."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    changes = f"cascade: {str(cascade).lower()}\n"
+    recipe = run(whole, data, changes) if not cascade else run(whole, data)
+    without_networks(whole, folder)
+    (folder / "network-0/pfp/step-02.json").unlink()
+    first = folder / "network-0/pfp/step-01.json"
+    stamp = first.stat().st_mtime_ns
+    assert lacks_original(recipe, 0, folder) and steps_left(recipe, 0, "pfp", folder) == 1 + cascade
+    run(folder, data, changes if not cascade else "")
+    assert (first.stat().st_mtime_ns == stamp) == (not cascade)
+    assert record(folder, 2) == record(whole, 2) and steps_left(recipe, 0, "pfp", folder) == 0

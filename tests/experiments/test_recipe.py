@@ -199,7 +199,8 @@ def test_a_stored_recipe_of_an_older_version_is_the_same() -> None:
 def test_changed_settings_are_part_of_how_a_recipe_differs() -> None:
     plain = read("lenet5-quick")
     assert read("lenet5-quick", ["name=mine"]).differs == plain.differs
-    changed = read("lenet5-quick", ["train.epochs=1", "networks=2"]).differs
-    assert changed == f"changed by train.epochs=1, networks=2; apart from that: {plain.differs}"
-    assert read("lenet5", ["networks=1"]).differs == "changed by networks=1"
+    changed = read("lenet5-quick", ["train.epochs=1", "batch=32"]).differs
+    assert changed == f"changed by train.epochs=1, batch=32; apart from that: {plain.differs}"
+    assert read("lenet5", ["seed=1"]).differs == "changed by seed=1"
+    assert read("lenet5", ["networks=1", "methods=[ft]"]).differs == ""  # the runs are the same, only fewer
     assert not read("lenet5").differs

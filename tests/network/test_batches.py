@@ -170,7 +170,7 @@ def test_every_fourth_sample_is_held_out_across_batches() -> None:
     assert [args[0].tolist() for args, _ in fitted_samples(parts)] == [[0, 1], [2, 4, 5, 6, 8], [9, 10]]
     (((held,), options),) = held_out_samples(parts)
     assert held.tolist() == [3, 7] and options == {"k": 3}
-    assert held_out_samples(hold_out([((x[:3],), {})])) == []
+    assert not held_out_samples(hold_out([((x[:3],), {})]))
     assert fitted_samples(hold_out([((x[i : i + 1],), {}) for i in range(4)]))[-1][0][0].tolist() == [2]
 
 

@@ -92,3 +92,50 @@ def test_other_errors_pass(error: Exception) -> None:
 
 def test_bytes_as_text() -> None:
     assert [megabytes(n) for n in (0, 1 << 18, 10 << 20, 3 << 30)] == ["0 MB", "0.25 MB", "10 MB", "3,072 MB"]
+
+
+HEAPS = """
+import resource, sys, threading
+from pathlib import Path
+import torch
+from secateur.network import memory
+
+def used():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() >> 20
+
+memory.SHORT = int(sys.argv[1])
+threading.stack_size(1 << 20)
+with memory.memory_errors():
+    before, kept, ready, go = used(), [], threading.Barrier(9), threading.Event()
+
+    def work():
+        kept.append([bytearray(1000) for _ in range(10)])
+        ready.wait()
+        go.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for one in threads:
+        one.start()
+    ready.wait()
+    print(used() - before)
+    go.set()
+    torch.empty(16 << 20, dtype=torch.uint8)  # raises the size up to which glibc keeps what is freed
+    before, arrays, between = used(), [], []
+    for _ in range(20):
+        arrays.append(torch.empty(8 << 20, dtype=torch.uint8))
+        between.append(bytearray(100_000))
+    del arrays
+    print(used() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="heaps of glibc")
+def test_where_memory_is_short_freed_arrays_and_threads_take_none() -> None:
+    def grown(short: int) -> list[int]:
+        command = [sys.executable, "-c", HEAPS, str(short)]
+        return list(map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
+
+    threads, arrays = grown(0)
+    assert threads >= 6 * 60 and arrays >= 100
+    threads, arrays = grown(1 << 60)
+    assert threads < 64 and arrays < 50

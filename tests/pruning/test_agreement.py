@@ -177,6 +177,7 @@ def test_low_agreement_is_a_warning_with_what_helps() -> None:
     assert "for only 89.0% of unused samples; more calibration samples (samples=) and" in low.notes(repaired=True)[0]
     assert "milder budget" in low.notes(repaired=True)[0] and "repair=True" not in low.notes(repaired=True)[0]
     assert "repair=True" in low.notes(repaired=False)[0]
+    assert "the repair, which failed, more calibration" in low.notes(repaired=False, failed=True)[0]
 
 
 def test_a_collapse_is_reported_as_such() -> None:
@@ -186,6 +187,8 @@ def test_a_collapse_is_reported_as_such() -> None:
     assert note.startswith("the network has collapsed: it gives the original's answer for only 49.0% of unused samples")
     assert note.endswith("this budget is out of reach without training the network further: choose a milder one")
     assert "without a repair (repair=True) or without training" in replace(half, same=49).notes(repaired=False)[0]
+    (failed,) = replace(half, same=49).notes(repaired=False, failed=True)
+    assert "without the repair, which failed, or without training" in failed and "repair=True" not in failed
 
 
 IMAGES, LABELS = digits("calibration")

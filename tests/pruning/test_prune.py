@@ -151,9 +151,7 @@ def limited(megabytes: int) -> str:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
 def test_under_a_limit_on_memory_batches_are_smaller() -> None:
-    printed = limited(350)
-    repaired, alone = printed.startswith("True True"), "not repaired: memory: memory ran out" in printed
-    assert printed.startswith("True") and repaired != alone
+    assert limited(350).startswith("True True")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")

@@ -140,9 +140,9 @@ def test_a_layer_with_too_many_inputs_replaces_each_unit_by_its_mean(monkeypatch
 
 @pytest.mark.parametrize("memory", [100_000, 2_000, 1])
 def test_with_little_memory_groups_are_measured_in_portions(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_weights(run: Any, batches: Any, names: Any, seed: int, each: Any) -> dict[str, Tensor]:
-        for batch in batches:
-            run(batch, each)
+    def no_weights(run: Any, batches: Any, layers: Any, seed: int, each: Any, device: Any) -> dict[str, Tensor]:
+        for number, batch in enumerate(batches):
+            run(batch, each(number))
         return {}
 
     monkeypatch.setattr(module, "fisher_weights", no_weights)  # they depend on the batches

@@ -10,6 +10,7 @@ import secateur as sc
 from secateur.network.batches import Call, float_outputs
 from secateur.network.divergence import output_divergence
 from secateur.network.observer import LayerObserver
+from secateur.network.processes import batch_source
 from secateur.refit.fisher import Act, _random_loss, fisher_weights
 
 
@@ -22,10 +23,11 @@ def test_one_sample_after_the_other_gives_the_same() -> None:
         with LayerObserver(network, act):
             return float_outputs(network, batch)
 
-    found = fisher_weights(run, [((x[:4],), {}), ((x[4:],), {})], ["0.weight"], seed=0)
+    found = fisher_weights(run, [((x[:4],), {}), ((x[4:],), {})], {"0.weight": 5}, seed=0)
     assert list(found) == ["0.weight"]
-    source, wanted = torch.Generator().manual_seed(0), torch.zeros(5).double()
-    for part in (x[:4], x[4:]):
+    wanted = torch.zeros(5).double()
+    for number, part in enumerate((x[:4], x[4:])):
+        source = batch_source(0, number)
         way = 2.0 * torch.randint(0, 2, (len(part), 1), generator=source) - 1
         size = network(part).square().sum(1).mean().sqrt().detach()
         for sample, sign in zip(part, way, strict=True):

@@ -276,3 +276,14 @@ def test_the_factor_of_what_is_not_finite_is_refused(value: float) -> None:
     gram[1, 2] = gram[2, 1] = value
     with pytest.raises(SecateurError, match="NaN or infinite"):
         factor(gram)
+
+
+@pytest.mark.parametrize("n", [1, 7, 13])
+@pytest.mark.parametrize("wide", [4, 1024])
+def test_squares_in_blocks_are_plain_products(n: int, wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ridge, "WIDE", wide)
+    x = torch.randn(2, 9, n).double()
+    gram = torch.ones(2, n + 1, n + 1).double()
+    ridge.add_squares(gram, x)
+    rows = torch.cat([x, torch.ones(2, 9, 1).double()], 2)
+    torch.testing.assert_close(gram, 1 + rows.mT @ rows)

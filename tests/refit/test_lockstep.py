@@ -225,6 +225,13 @@ def test_an_input_that_is_overwritten_before_the_sum_is_refused() -> None:
 def test_nothing_is_held_that_no_sum_needs() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).double()
     run = _Run(network.eval(), BATCHES[0], layers_of(network), original=True)
-    while run.advance() is not None:
+    pauses = 0
+    while True:
+        run.start()
+        run.wait()
+        if run.result() is None:
+            break
+        pauses += 1
         assert not run.kept
+    assert pauses == 2
     run.abandon()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import pytest
@@ -94,8 +93,8 @@ def test_few_trials_are_all_run_and_many_are_estimated() -> None:
     assert sum(one.whole is not None for one in found.values()) == 8
     assert all(one.estimate > 0 and one.on_few > 0 for one in found.values())
     assert all(one.whole is None for one in trials.measure(many, checks=0).values())
-    for key, one in divergences(found).items():  # over six orders of magnitude
-        assert abs(math.log(one / slow(network, many[key], x))) < 1
+    for key, one in divergences(found).items():  # over six orders of magnitude, by random numbers
+        assert 1 / 4 < one / slow(network, many[key], x) < 4
 
 
 def test_without_gradients_trials_are_run() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from secateur.errors import SecateurError, UsageError
 from secateur.experiments import recipe as recipes
+from secateur.report.records import read_records
 from secateur.reproduction.items import Item, Published, Run, read
-from secateur.reproduction.reproduce import chosen, plan, rendered, run
+from secateur.reproduction.reproduce import chosen, plan, rendered, run, take_stored
+from secateur.reproduction.stored import compact
 from support.reproduced_runs import write_run
 from support.small_runs import write_digits, write_recipe
 
@@ -64,6 +66,20 @@ def test_plan_run_resume_and_render(runs: Path, data: Path, tmp_path: Path) -> N
     assert "| Small | PFP |" in written[0].read_text() and "A remark." in written[0].read_text()
     assert next(csv.DictReader(written[1].read_text().splitlines()))["protocol"] == row["protocol"]
     assert r"\begin{tabular}" in written[2].read_text() and json.loads(written[3].read_text())["rows"] == [row]
+
+
+def test_stored_results_are_not_run_again(data: Path, tmp_path: Path) -> None:
+    steps = {"pfp": [[(0.4, 5.2, 5.4)], [(0.7, 5.2, 5.4)]]}
+    records = read_records(write_run(tmp_path / "elsewhere", "small", [(5.0, 5.0)], steps))
+    stored, runs = tmp_path / "stored", tmp_path / "runs"
+    stored.mkdir()
+    (stored / "small.json").write_text(json.dumps(compact(records)))
+    (stored / "small-allocation.json").write_text('{"recipe": "small"}')
+    assert take_stored(TABLE, "quick", runs, stored) == 3 and take_stored(TABLE, "quick", runs, stored) == 0
+    assert plan(TABLE, "quick", runs, data) == []
+    run(TABLE, "quick", runs, data_root=data)
+    assert not list(runs.rglob("*.safetensors")) and rendered(TABLE, "quick", runs).rows[0]["PR"] == 70.0
+    assert take_stored(ALLOCATION, "quick", runs, stored) == 1 and plan(ALLOCATION, "quick", runs, data) == []
 
 
 def test_curves_are_drawn_in_three_formats(runs: Path, data: Path, tmp_path: Path) -> None:

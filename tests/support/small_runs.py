@@ -52,11 +52,11 @@ def write_recipe(folder: Path, changes: str = "") -> Path:
     return path
 
 
-def write_digits(root: Path) -> Path:
-    """Write embedded digits in the layout of MNIST: 256 for training, 128 for testing."""
+def write_digits(root: Path, train: int = 256, test: int = 128) -> Path:
+    """Write embedded digits in the layout of MNIST."""
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    for name, part, count in (("train", "calibration", 256), ("t10k", "test", 128)):
+    for name, part, count in (("train", "calibration", train), ("t10k", "test", test)):
         images, labels = digits(part)  # type: ignore[arg-type]
         _write(raw / f"{name}-images-idx3-ubyte", (images[:count, 0] * 255).round().to(torch.uint8))
         _write(raw / f"{name}-labels-idx1-ubyte", labels[:count].to(torch.uint8))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from secateur.embedded import digits, lenet5
 from secateur.errors import UsageError
 from secateur.network.batches import Call
-from secateur.training.augmentation import are_images, mirror, shift, sound_augmentation, with_function
+from secateur.training.augmentation import are_images, mirror, mix, shift, sound_augmentation, with_function
 
 
 def call(*args: Tensor, **kwargs: Tensor) -> Call:
@@ -54,6 +54,28 @@ def test_images_are_shifted_by_at_most_an_eighth() -> None:
         assert len(hits) == 1
         offsets.update(hits)
     assert len(offsets) > 1
+
+
+def test_images_are_mixed_in_pairs() -> None:
+    """Each result lies between an image and another one of the batch, which a slow search finds."""
+    images = torch.randn(6, 3, 16, 16)
+    found = mix(images, torch.Generator().manual_seed(0))
+    partners = []
+    for own, mixed in zip(images, found, strict=True):
+        for number, other in enumerate(images):
+            way, gone = (other - own).flatten(), (mixed - own).flatten()
+            share = float(gone @ way / (way @ way)) if way.any() else 0.0
+            if torch.allclose(gone, share * way, atol=1e-5) and 0 <= share <= 1:
+                partners.append(number)
+                break
+    assert sorted(partners) == list(range(6))
+
+
+def test_mixing_comes_last_and_is_named() -> None:
+    images = torch.zeros(4, 3, 16, 16)
+    found = sound_augmentation(Mean(), [call(images)]).mixing()
+    assert found.changes == (mirror, shift, mix)
+    assert found.about == "images are mirrored and shifted, and mixed in pairs"
 
 
 def test_only_images_are_images() -> None:

@@ -85,6 +85,22 @@ def test_the_result_is_reproducible(case: Any) -> None:
     assert not same(weights(found[0].model), weights(found[2].model))
 
 
+def test_learning_rates_follow_the_size_of_the_weights(case: Any) -> None:
+    """The same network written with smaller filters and larger later weights is recovered to the same outputs."""
+    _, model, plan = case
+    scaled = copy.deepcopy(model)
+    for part, factor in ((scaled[3], 1 / 16), (scaled[7], 16)):  # powers of two: without rounding
+        part.weight.data.mul_(factor)
+    scaled[3].bias.data.mul_(1 / 16)
+    found = [
+        sc.recover(sc.cut(one, plan), one, list(images().split(24)), plan=plan, steps=30).model.eval()
+        for one in (model, scaled)
+    ]
+    outputs = [network(images(64, seed=9)).detach() for network in found]
+    assert torch.allclose(*outputs, rtol=1e-3, atol=1e-3 * float(outputs[0].abs().max()))
+    assert not torch.allclose(outputs[0], sc.cut(model, plan).eval()(images(64, seed=9)), rtol=1e-2)
+
+
 def test_it_is_never_worse_by_its_measure(case: Any) -> None:
     small, model, plan = case
     before = weights(small)

@@ -55,6 +55,13 @@ class Program:
     out_spec: pytree.TreeSpec
     dynamic: bool
 
+    @property
+    def output_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of all tensors that it returns, in order."""
+        (results,) = next(node for node in self.graph.nodes if node.op == "output").args
+        values = [node.meta.get("val") for node in pytree.tree_leaves(results) if isinstance(node, fx.Node)]
+        return [tuple(map(int, value.shape)) for value in values if isinstance(value, Tensor)]
+
 
 def export_modes(model: nn.Module, example: Example, *, dynamic: bool = False) -> tuple[list[Program], list[str]]:
     """Return the evaluation program and, if it can be exported, the training program; and notes on what is missing.

@@ -33,6 +33,8 @@ def figure(
     screen: Screen,
 ) -> None:
     """Draw a chart of SOURCE for a paper, or print its table."""
+    if table is not None and screen.as_json:
+        raise UsageError("--json and --table are two forms of one result", remedy="choose one of them")
     if out is not None:
         check_out(out, force)
         if out.suffix not in FORMATS:

@@ -19,6 +19,7 @@ from secateur.errors import UsageError
 from secateur.methods import METHODS
 from secateur.methods.pfp.method import SELECTS, Select
 from secateur.network.batches import with_labels
+from secateur.network.processes import distributed
 from secateur.pruning import budget as budgets
 from secateur.pruning.agreement import UNUSED
 from secateur.pruning.allocation import NAMES as ALLOCATIONS
@@ -90,49 +91,53 @@ def prune(
     for path in (out, profile):
         if path is not None:
             check_out(path, force)
-    loaded = subject.load(screen, unused=UNUSED)
-    network, example = loaded.network, loaded.example
-    unseen = None if heldout is None else subject.read_unseen(heldout, example, EVERY)
-    if screen.live:  # the progress bars say the rest
-        with screen.status("timing a forward pass"):
-            expected = estimate(network, example, loaded.data.samples, settings)
-        screen.log(f"tracing, measuring and cutting: {expected}")
-    # The samples were drawn when the data was read; those of a scope are drawn when the whole model runs.
-    drawn = None if not settings.scope else loaded.data.samples
-    res = sc.prune(
-        network,
-        [*loaded.data, *loaded.data.unused] if settings.scope else loaded.data,
-        budget,
-        heldout=unseen and unseen.batches,
-        example=example,
-        progress=screen.live,
-        **vars(replace(settings, samples=drawn)),
-    )
-    if loaded.data.unused and not settings.scope:
-        res = with_agreement(res, network, list(with_labels(loaded.data.unused, example=example)))
-    times = None
-    if latency is not None and latency_table is None and engine == "torch":
-        with screen.status("timing both networks"):
-            times = sc.latency(network, example), sc.latency(res.model, example)
-    head = loaded.head | {"budget": budget}
-    if out is not None:
-        sc.save(out, res, architecture=subject.model, info=head)
-    if profile is not None:
-        stages = json.dumps({"command": "prune", **head, "stages": res.profile}, indent=1)
-        write_atomic(profile, stages + "\n")
-    record: dict[str, Any] = head | res.info | {"notes": [*res.notes, *loaded.notes], "out": out and str(out)}
-    if times:
-        record["latency_ms"] = {"before": times[0].median_ms, "after": times[1].median_ms}
-    screen.show_table(
-        record,
-        res.info["groups"],
-        *heading(subject.model, f"{loaded.data.samples} samples of {loaded.data.origin}, {input_text(example)}"),
-        res.table(rows=None if all else ROWS, times=times),
-        *paragraphs("Note: ", loaded.notes),
-        *(() if profile is None else ("", res.profile_table())),
-        "",
-        *_where(out, subject.model),
-    )
+    with distributed() as process:  # under torchrun, the first process prints and writes
+        loaded = subject.load(screen, unused=UNUSED)
+        network, example = loaded.network, loaded.example
+        unseen = None if heldout is None else subject.read_unseen(heldout, example, EVERY)
+        live = screen.live and process.first
+        if live:  # the progress bars say the rest
+            with screen.status("timing a forward pass"):
+                expected = estimate(network, example, loaded.data.samples, settings)
+            screen.log(f"tracing, measuring and cutting: {expected}")
+        # The samples were drawn when the data was read; those of a scope are drawn when the whole model runs.
+        drawn = None if not settings.scope else loaded.data.samples
+        res = sc.prune(
+            network,
+            [*loaded.data, *loaded.data.unused] if settings.scope else loaded.data,
+            budget,
+            heldout=unseen and unseen.batches,
+            example=example,
+            progress=live,
+            **vars(replace(settings, samples=drawn)),
+        )
+        if loaded.data.unused and not settings.scope:
+            res = with_agreement(res, network, list(with_labels(loaded.data.unused, example=example)))
+        times = None
+        if latency is not None and latency_table is None and engine == "torch":
+            with screen.status("timing both networks"):
+                times = sc.latency(network, example), sc.latency(res.model, example)
+        if not process.first:
+            return
+        head = loaded.head | {"budget": budget}
+        if out is not None:
+            sc.save(out, res, architecture=subject.model, info=head)
+        if profile is not None:
+            stages = json.dumps({"command": "prune", **head, "stages": res.profile}, indent=1)
+            write_atomic(profile, stages + "\n")
+        record: dict[str, Any] = head | res.info | {"notes": [*res.notes, *loaded.notes], "out": out and str(out)}
+        if times:
+            record["latency_ms"] = {"before": times[0].median_ms, "after": times[1].median_ms}
+        screen.show_table(
+            record,
+            res.info["groups"],
+            *heading(subject.model, f"{loaded.data.samples} samples of {loaded.data.origin}, {input_text(example)}"),
+            res.table(rows=None if all else ROWS, times=times),
+            *paragraphs("Note: ", loaded.notes),
+            *(() if profile is None else ("", res.profile_table())),
+            "",
+            *_where(out, subject.model),
+        )
 
 
 def _budget(**limits: str | float | None) -> dict[str, object]:

@@ -43,6 +43,9 @@ def reproduce(
     ] = False,
     render: Annotated[bool, option(RUN, "", "Run nothing; show the results that are there.", "--render")] = False,
     runs: Annotated[Path, option(RUN, "DIR", "Folder of the runs, or of their stored results.")] = Path("runs"),
+    stored: Annotated[
+        Path | None, option(RUN, "DIR", "Stored results, which are not run again: results/reproduction.", "--from")
+    ] = None,
     data: Annotated[Path | None, option(RUN, "DIR", "Folder of the data sets; by default SECATEUR_DATA.")] = None,
     engine: Annotated[Engine, option(RUN, "KIND", "local: processes of this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[str | None, option(RUN, "ADDRESS", "Address of a Ray cluster.")] = None,
@@ -61,6 +64,9 @@ def reproduce(
     chosen = [items.read(one) for one in (items.names() if name == ALL else [name])]
     if name == ALL and quick:
         chosen = [item for item in chosen if item.kind == "settings" or work.chosen(item, size)]
+    if stored:
+        for item in chosen:
+            screen.log(f"{item.name}: {work.take_stored(item, size, runs, stored)} records from {stored}")
     if plan:
         return _plan(chosen, size, runs, data, screen)
     done = []

@@ -68,7 +68,7 @@ class Data:
     def normalise(self, images: Tensor) -> Tensor:
         """Return bytes [n, channels, height, width] as the floats that a network takes."""
         mean, std = (torch.tensor(v, device=images.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        return images.float().div(255).sub_(mean).div_(std)
+        return torch.div(images, 255).sub_(mean).div_(std)
 
     def inputs(self, chosen: Tensor) -> Tensor:
         """Return the images at these indices as inputs of a network.

@@ -82,13 +82,16 @@ class Batches:
         for batch in range(start, self.count):
             together = torch.arange(batch * self.together, min((batch + 1) * self.together, total))
             positions = together.tensor_split(self.world)[self.rank]
+            chosen = order[positions]
             if files and draws is not None:
-                images = files.crops(order[positions], draws[:, positions])
+                images = files.crops(chosen, draws[:, positions])
+            elif files:
+                images = files[chosen]
             else:
-                images = self.data.images[order[positions]]
+                images = self.data.images.index_select(0, chosen)  # type: ignore[union-attr]  # faster than [chosen]
             if moves is not None:
                 images = crop_and_flip(images, moves[:, positions])
-            images, targets = images.to(self.device), self.data.targets[order[positions]].to(self.device)
+            images, targets = images.to(self.device), self.data.targets[chosen].to(self.device)
             yield self.data.normalise(images), targets
 
 

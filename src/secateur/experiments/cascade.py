@@ -11,6 +11,9 @@ The folder of a method has its name, with a dash instead of the colon of `pfp:ra
 
 Every file is replaced atomically, every step depends only on earlier files and on the recipe's seeds, and training
 resumes after its last finished epoch. So a run that was killed and restarted ends like one that was not.
+
+Records without their networks count too, as results that were stored elsewhere: the original is trained again if a
+method is not finished, and a cascade starts again from the first step whose network is not there.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from secateur.channels.graph import ChannelGraph
 from secateur.costs.cost import Cost, cost
 from secateur.data import Batches, Data, data_root, dataset
 from secateur.errors import SecateurError, explained
@@ -66,9 +70,9 @@ class Parts:
 
 
 def train_original(recipe: Recipe, number: int, folder: Path, data: Parts, *, progress: bool = False) -> None:
-    """Train one network from its seed, or take it from the recipe's weights, unless that is done."""
+    """Train one network from its seed, or take it from the recipe's weights, unless that is done or not needed."""
     path = folder / f"network-{number}" / "original"
-    if path.with_suffix(".json").exists():
+    if not lacks_original(recipe, number, folder):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if data.weights:
@@ -90,13 +94,17 @@ def prune_and_retrain(
     recipe: Recipe, number: int, method: str, folder: Path, data: Parts, *, progress: bool = False
 ) -> None:
     """Prune and retrain one network with one method for every target, from the first one that is not done."""
+    if not steps_left(recipe, number, method, folder):
+        return
     home = folder / f"network-{number}" / folder_name(method)
     home.mkdir(parents=True, exist_ok=True)
     original = load_original(recipe, number, folder)
     before = cost(original, _example(data.train))
+    graph: ChannelGraph | None = None  # of the network that the next step starts from, once it has been traced
     for step, ratio in enumerate(recipe.ratios, 1):
         path, last = (home / f"step-{n:02}" for n in (step, step - 1))
-        if path.with_suffix(".json").exists():
+        if _is_done(recipe, path):
+            graph = None if recipe.cascade else graph
             continue
         start = original
         if recipe.cascade and step > 1:
@@ -107,11 +115,13 @@ def prune_and_retrain(
         record: dict[str, Any] = {"network": number, "method": method, "step": step, "target": ratio}
         record["protocol"] = protocol(recipe, method)
         try:
-            pruned = _prune(recipe, method, start, data, before, ratio, seed=seed)
+            pruned = _prune(recipe, method, start, data, before, ratio, graph, seed=seed)
         except SecateurError as error:  # the budget cannot be met: that is a result
             write_json(path.with_suffix(".json"), record | {"stopped": str(error)})
             return
-        model, after = pruned.model, pruned.after
+        model, after, graph = pruned.model, pruned.after, pruned.graph
+        if graph is not None and recipe.cascade:
+            graph = pruned.plan.graph_after(graph)
         record |= {
             "params": after.params,
             "macs": after.macs,
@@ -136,6 +146,30 @@ def prune_and_retrain(
         path.with_suffix(".state").unlink(missing_ok=True)
 
 
+def lacks_original(recipe: Recipe, number: int, folder: Path) -> bool:
+    """Return whether an original is still to be trained: there is no record, or steps to run from it and no network."""
+    path = folder / f"network-{number}" / "original"
+    if not path.with_suffix(".json").exists():
+        return True
+    unfinished = any(steps_left(recipe, number, method, folder) for method in recipe.methods)
+    return unfinished and not path.with_suffix(".safetensors").exists()
+
+
+def steps_left(recipe: Recipe, number: int, method: str, folder: Path) -> int:
+    """Return how many steps of a method are still to run; none if pruning could not go on."""
+    home = folder / f"network-{number}" / folder_name(method)
+    paths = [home / f"step-{step:02}" for step in range(1, len(recipe.ratios) + 1)]
+    records = [path for path in paths if path.with_suffix(".json").exists()]
+    if len(records) == len(paths) or (records and "stopped" in read_json(records[-1].with_suffix(".json"))):
+        return 0
+    return sum(not _is_done(recipe, path) for path in paths)
+
+
+def _is_done(recipe: Recipe, path: Path) -> bool:
+    """Return whether a step needs no run: it has a record and, in a cascade, the network that the next step needs."""
+    return path.with_suffix(".json").exists() and (not recipe.cascade or path.with_suffix(".safetensors").exists())
+
+
 def load_original(recipe: Recipe, number: int, folder: Path) -> nn.Module:
     """Return the trained network of a run."""
     path = folder / f"network-{number}" / "original.safetensors"
@@ -146,12 +180,20 @@ def load_original(recipe: Recipe, number: int, folder: Path) -> nn.Module:
 
 
 def _prune(
-    recipe: Recipe, method: str, model: nn.Module, data: Parts, before: Cost, ratio: float, *, seed: int
+    recipe: Recipe,
+    method: str,
+    model: nn.Module,
+    data: Parts,
+    before: Cost,
+    ratio: float,
+    graph: ChannelGraph | None,
+    *,
+    seed: int,
 ) -> Pruned:
     budget: dict[str, object] = {recipe.resource: (1 - ratio) * getattr(before, recipe.resource)}
     settings = replace(recipe.settings(method), seed=seed)
     batches = calibration(data.train, settings.samples, seed)
-    return prune(model, batches, budget, **vars(replace(settings, samples=None)))
+    return prune(model, batches, budget, graph=graph, **vars(replace(settings, samples=None)))
 
 
 def calibration(data: Data, samples: int | None, seed: int, batch: int = 64) -> list[tuple[Tensor, Tensor]]:

@@ -22,6 +22,7 @@ from secateur.training.recovery import RecoverSettings
 from secateur.training.settings import Training
 
 BASE = PruneSettings(method="pfp")
+ASIDE = ("name", "about", "differs", "methods", "networks")  # change nothing about the run of a method and a network
 FOLDER = Path(str(resources.files(__package__).joinpath("recipes")))
 
 
@@ -128,8 +129,7 @@ class Recipe:
         known = json.loads(self.to_json())
         blank = Recipe("", "", "", Training(1, schedule="steps"), (0.5,))  # the only schedule of older recipes
         before = _filled(stored, json.loads(blank.to_json()))
-        aside = ("methods", "networks", "about", "differs")
-        return sorted(name for name in known if name not in aside and known[name] != before.get(name))
+        return sorted(name for name in known if name not in ASIDE[1:] and known[name] != before.get(name))
 
 
 def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _inherited(recipe: Recipe, retrain: Located) -> Retraining:
 
 def _with_changes(differs: str, assignments: Sequence[str]) -> str:
     """Return how a recipe differs, with the settings that were changed: the text of its file does not know of them."""
-    changed = [one.strip() for one in assignments if one.partition("=")[0].strip() not in ("name", "about", "differs")]
+    changed = [one.strip() for one in assignments if one.partition("=")[0].strip() not in ASIDE]
     if not changed:
         return differs
     return f"changed by {', '.join(changed)}" + (f"; apart from that: {differs}" if differs else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -25,17 +25,48 @@ EVERY = 4  # every fourth sample is held out
 
 @dataclass(frozen=True)
 class SplitBatch:
-    """A batch whose first `fitted` samples are fitted and whose other samples are held out."""
+    """A batch whose first `fitted` samples are fitted and whose other samples are held out.
 
-    batch: Call
+    Its samples are collected whenever they are asked for, so that those of a large calibration set can stay on disk.
+    """
+
+    sources: tuple[Call, ...]  # batches whose samples it has
+    order: Tensor  # of its samples in these
     fitted: int
     first: int = 0  # the number of fitted samples in the batches before it
+
+    @property
+    def batch(self) -> Call:
+        """The samples."""
+        return take(_joined(self.sources), self.order)
 
     @property
     def folds(self) -> list[slice]:
         """The samples in EVERY folds for cross-validation: the fitted ones in turn, and the held-out ones last."""
         parts = EVERY - 1
         return [*(slice((i - self.first) % parts, self.fitted, parts) for i in range(parts)), slice(self.fitted, None)]
+
+
+@dataclass(frozen=True)
+class PickedBatches(Sequence[Call]):
+    """Some samples of each of several batches, collected whenever a batch is asked for."""
+
+    picked: Sequence[tuple[tuple[Call, ...], Tensor]]
+
+    def __len__(self) -> int:
+        return len(self.picked)
+
+    @overload
+    def __getitem__(self, which: int) -> Call: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> PickedBatches: ...
+
+    def __getitem__(self, which: int | slice) -> Call | PickedBatches:
+        if isinstance(which, slice):
+            return PickedBatches(self.picked[which])
+        sources, order = self.picked[which]
+        return take(_joined(sources), order)
 
 
 def calls(
@@ -152,6 +183,11 @@ def count_samples(batches: Iterable[Call]) -> int:
     return sum(map(batch_size, batches))
 
 
+def count_bytes(tree: Any) -> int:
+    """Return the size of all tensors in a batch."""
+    return sum(leaf.nbytes for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
 def take(call: Call, which: slice | Tensor) -> Call:
     """Return some samples of a batch, by a slice or by their indices."""
     size = batch_size(call)
@@ -171,25 +207,78 @@ def split(batches: Iterable[Call], size: int = BATCH) -> Iterator[Call]:
             yield take(batch, slice(first, first + size))
 
 
-def hold_out(batches: Iterable[Call]) -> list[SplitBatch]:
-    """Return the batches, each with its held-out samples, one in four, behind the others."""
-    parts, first, fitted = [], 0, 0
-    for batch in batches:
-        held = torch.arange(first, first + batch_size(batch)) % EVERY == EVERY - 1
-        parts.append(SplitBatch(take(batch, held.int().argsort(stable=True)), int((~held).sum()), fitted))
+def hold_out(batches: Iterable[Call], *, together: int = 0) -> list[SplitBatch]:
+    """Return the batches, each with its held-out samples, one in four, behind the others.
+
+    Args:
+        together: join small batches, up to this many samples.
+    """
+    parts, first, fitted = list[SplitBatch](), 0, 0
+    for sources in _groups(batches, together):
+        held = torch.arange(first, first + count_samples(sources)) % EVERY == EVERY - 1
+        parts.append(SplitBatch(sources, held.int().argsort(stable=True), int((~held).sum()), fitted))
         first += len(held)
         fitted += parts[-1].fitted
     return parts
 
 
-def fitted_samples(parts: Sequence[SplitBatch]) -> list[Call]:
+def _groups(batches: Iterable[Call], most: int) -> Iterator[tuple[Call, ...]]:
+    """Return batches that can be joined, in groups of at most this many samples; at least one in each."""
+    group: tuple[Call, ...] = ()
+    for batch in batches:
+        if group and (count_samples((*group, batch)) > most or not _alike(group[0], batch)):
+            yield group
+            group = ()
+        group = (*group, batch)
+    if group:
+        yield group
+
+
+def _alike(one: Call, other: Call) -> bool:
+    """Return whether two batches have the same form, and the same values where there is not one for each sample."""
+    leaves, others = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    if pytree.tree_structure(one) != pytree.tree_structure(other):
+        return False
+    sizes = batch_size(one), batch_size(other)
+    for a, b in zip(leaves, others, strict=True):
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+            if type(a) is not type(b) or (a != b if isinstance(a, int | float | str) else a is not b):
+                return False
+        elif not a.dim() or (len(a), len(b)) != sizes:
+            if a is not b:
+                return False
+        elif (a.shape[1:], a.dtype, a.device) != (b.shape[1:], b.dtype, b.device):
+            return False
+    return True
+
+
+def _joined(sources: Sequence[Call]) -> Call:
+    """Return several batches as one."""
+    if len(sources) == 1:
+        return sources[0]
+    size = batch_size(sources[0])
+
+    def join(*leaves: Any) -> Any:
+        first = leaves[0]
+        return torch.cat(leaves) if isinstance(first, Tensor) and first.dim() and len(first) == size else first
+
+    return pytree.tree_map(join, *sources)
+
+
+def whole_batches(parts: Sequence[SplitBatch]) -> PickedBatches:
+    """Return all samples, batch by batch."""
+    return PickedBatches([(part.sources, part.order) for part in parts])
+
+
+def fitted_samples(parts: Sequence[SplitBatch]) -> PickedBatches:
     """Return the samples that are fitted, batch by batch."""
-    return [take(part.batch, slice(part.fitted)) for part in parts if part.fitted]
+    return PickedBatches([(part.sources, part.order[: part.fitted]) for part in parts if part.fitted])
 
 
-def held_out_samples(parts: Sequence[SplitBatch]) -> list[Call]:
+def held_out_samples(parts: Sequence[SplitBatch]) -> PickedBatches:
     """Return the samples that are held out, batch by batch."""
-    return [take(part.batch, slice(part.fitted, None)) for part in parts if part.fitted < batch_size(part.batch)]
+    held = [(part.sources, part.order[part.fitted :]) for part in parts]
+    return PickedBatches([(sources, which) for sources, which in held if len(which)])
 
 
 def first_batches(batches: Sequence[Call], samples: int) -> list[Call]:

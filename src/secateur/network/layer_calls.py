@@ -20,6 +20,11 @@ TRANSPOSED_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "output_
 PRODUCTS = {"matmul": ("input", "other"), "mm": ("input", "mat2"), "addmm": ("input", "mat1", "mat2")}
 
 
+def at_positions(values: Tensor, chosen: Tensor) -> Tensor:
+    """Return some positions of [samples, channels, positions]: of a matrix, that is 10 times as fast for torch."""
+    return values.flatten(0, 1).index_select(1, chosen).view(*values.shape[:2], len(chosen))
+
+
 @dataclass(frozen=True)
 class FunctionCall:
     """One call of a torch function."""
@@ -156,7 +161,7 @@ class LayerCall:
         if chosen is not None:
             starts = starts[chosen.cpu()]
         at = (starts[:, None] + taps).flatten().to(self.x.device)
-        found = self.x.flatten(2).index_select(2, at)  # [samples, channels, positions x kernel]
+        found = at_positions(self.x.flatten(2), at)  # [samples, channels, positions x kernel]
         found = found.view(len(found), self.groups, self.x.shape[1] // self.groups, len(starts), len(taps))
         return found.permute(1, 0, 3, 2, 4).flatten(3)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from secateur.errors import SecateurError
+
+T = TypeVar("T")
+STRIDE = 0x9E3779B97F4A7C15  # between the seeds of two batches; that of the first one is the seed itself
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,21 @@ def in_use() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def own_share(items: Sequence[T]) -> Sequence[T]:
+    """Return the items that this process works on: every `world`-th, from its rank on; all if it is the only one.
+
+    >>> for number in own_share(range(len(batches))):
+    ...     run(batches[number])
+    """
+    process = this_process()
+    return items if process.world == 1 else items[process.rank :: process.world]
+
+
+def batch_source(seed: int, number: int) -> torch.Generator:
+    """Return the random numbers for one batch: the same ones in whichever process it runs."""
+    return torch.Generator().manual_seed((seed + STRIDE * number) % (1 << 63))
+
+
 def sum_over_all(values: list[float], device: torch.device) -> list[float]:
     """Return each value, summed over the processes."""
     if not in_use():
@@ -73,11 +91,11 @@ def sum_over_all(values: list[float], device: torch.device) -> list[float]:
     return [float(value) for value in total]
 
 
-def reduce_over_all(tensor: Tensor, how: Literal["sum", "max"]) -> None:
-    """Put the sum or the maximum over all processes into the tensor."""
+def reduce_over_all(tensor: Tensor, how: Literal["sum", "max", "min"]) -> None:
+    """Put the sum, the maximum or the minimum over all processes into the tensor."""
     if in_use():
-        moved = tensor.to("cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(moved, dist.ReduceOp.SUM if how == "sum" else dist.ReduceOp.MAX)
+        moved = tensor.to("cuda" if dist.get_backend() == "nccl" else "cpu").contiguous()
+        dist.all_reduce(moved, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[how])
         tensor.copy_(moved)
 
 
@@ -106,6 +124,18 @@ def check_agreement(values: dict[str, int], device: torch.device, remedy: str) -
     for name, each in zip(values, torch.stack(found, 1).tolist(), strict=True):
         if len(set(each)) > 1:
             raise SecateurError(f"the processes differ in {name}: {each}", layer="distributed", remedy=remedy)
+
+
+def from_first(work: Callable[[], T]) -> T:
+    """Return the result of a function that only the first process runs, such as a measurement of time.
+
+    >>> seconds = from_first(lambda: timed(network))
+    """
+    if not in_use():
+        return work()
+    found = [work() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(found, 0)
+    return found[0]  # type: ignore[return-value]
 
 
 def copy_from_first(tensors: list[Tensor]) -> None:

@@ -78,25 +78,27 @@ class Agreement:
     def _counted(self) -> str:
         return "samples" if self.pixels is None else "pixels"
 
-    def notes(self, *, repaired: bool) -> tuple[str, ...]:
+    def notes(self, *, repaired: bool, failed: bool = False) -> tuple[str, ...]:
         """Return a warning if the agreement is low, or that the network has collapsed, and which samples were left out.
 
         Args:
             repaired: whether the smaller network was repaired.
+            failed: whether a repair was tried and failed, for a reason that another note gives.
         """
         notes = []
         if self.share is not None and self.share < COLLAPSED:
-            repair = "" if repaired else "without a repair (repair=True) or "
+            repair = "without the repair, which failed, or " if failed else "without a repair (repair=True) or "
             notes.append(
                 f"the network has collapsed: it gives the original's answer for only {self.share:.1%} of unused "
-                f"{self._counted}; this budget is out of reach {repair}without training the network further: choose a "
-                "milder one"
+                f"{self._counted}; this budget is out of reach {'' if repaired else repair}without training the "
+                "network further: choose a milder one"
             )
         elif self.share is not None and self.share < LOW:
             help_ = "more calibration samples (samples=) and a milder budget"
+            repair = "the repair, which failed," if failed else "repair=True,"
             notes.append(
                 f"low agreement: the smaller network gives the original's answer for only {self.share:.1%} of unused "
-                f"{self._counted}; {help_ if repaired else f'repair=True, {help_}'} help, and so does training it "
+                f"{self._counted}; {help_ if repaired else f'{repair} {help_}'} help, and so does training it "
                 "further"
             )
         if self.left_out:

@@ -29,6 +29,7 @@ from secateur.pruning.pace import Pace
 from secateur.pruning.pool import Pair, Pool
 from secateur.pruning.scope import check_not_listed
 from secateur.pruning.settings import PruneSettings
+from secateur.pruning.sharing import with_shared_memory
 from secateur.refit.trials import CHECKS
 from secateur.stages import stage
 from secateur.surgery.cut import cut, mask
@@ -99,6 +100,7 @@ class Job:
         more = unused + errors.samples_for_excess(settings)
         check_not_listed(model, data, example, to_inputs)
         pool = Pool.of(data, settings.samples, seed=settings.seed, unused=more, example=example, to_inputs=to_inputs)
+        settings = with_shared_memory(model, pool, settings)
         single = example_of(pool.calls[0]) if example is None else example
         graph = reading.get("graph")
         if graph is None:

@@ -14,6 +14,7 @@ from secateur.costs.sizes import Sizes
 from secateur.costs.timing import forward_pass, interleaved, latency
 from secateur.network.examples import Example
 from secateur.network.modules import Slot, unwrap
+from secateur.network.processes import from_first
 from secateur.profiling.cache import kept_table
 from secateur.profiling.measure import shapes_of
 from secateur.profiling.stopwatch import clock
@@ -45,7 +46,7 @@ class Pace:
     ) -> Pace:
         """Return the pace by the table that the settings name, else by one that is measured or was kept."""
         if settings.latency_table is None:
-            table, notes = kept_table(model, graph, example, settings.engine, progress=progress)
+            table, notes = from_first(lambda: kept_table(model, graph, example, settings.engine, progress=progress))
             return cls(model, example, table, True, notes)
         given = settings.latency_table
         table = given if isinstance(given, LatencyTable) else LatencyTable.load(given)
@@ -58,7 +59,9 @@ class Pace:
     def original_ms(self) -> float:
         """The time of the original."""
         measured = self.here and self.table.engine == "torch"
-        return latency(self.model, self.example).median_ms if measured else self.table.original_ms
+        if not measured:
+            return self.table.original_ms
+        return from_first(lambda: latency(self.model, self.example).median_ms)
 
     def predicted(self, sizes: Sizes, counts: Mapping[str, int]) -> float:
         """Return the time by the table, as a part of the original's."""
@@ -70,7 +73,10 @@ class Pace:
         return self.table.part(weights)
 
     def measured(self, network: nn.Module, runs: int) -> float:
-        """Return the time of a network as a part of the original's, timed interleaved."""
+        """Return the time of a network as a part of the original's, timed interleaved in one process."""
+        return from_first(lambda: self._measured(network, runs))
+
+    def _measured(self, network: nn.Module, runs: int) -> float:
         if self.table.engine == "torch":
             with forward_pass(self.model, self.example) as before, forward_pass(network, self.example) as after:
                 return 1 / interleaved(before, after, runs=runs, clock=clock()).speedup

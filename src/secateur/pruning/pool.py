@@ -15,6 +15,7 @@ from secateur._torch import pytree
 from secateur.errors import SecateurError, UsageError, first_line
 from secateur.network.batches import Call, batch_size, no_data, take, with_labels
 from secateur.network.examples import Example
+from secateur.network.spill import Spill
 
 Pair = tuple[Call, Tensor | None]  # a batch and its labels
 IN_ORDER = (
@@ -53,11 +54,16 @@ class Pool:
         """Return `count` samples of the data, at random by the seed; all of them if there are no more or count is None.
 
         Of the samples that are left, up to `unused` more are set aside. The order of an iterator cannot be changed: its
-        first samples are used, the next ones are set aside, and a note says so.
+        first samples are used, the next ones are set aside, and a note says so. Of data that is read batch by batch,
+        samples that do not fit into a quarter of the free memory are kept in temporary files.
         """
 
+        in_memory = isinstance(data, Tensor | np.ndarray | tuple | dict | list)
+        spill = None if in_memory else Spill()
+
         def read(source: Any, samples: int | None = None, numbers: Sequence[int] | None = None) -> list[Pair]:
-            return list(with_labels(source, example=example, to_inputs=to_inputs, samples=samples, numbers=numbers))
+            pairs = with_labels(source, example=example, to_inputs=to_inputs, samples=samples, numbers=numbers)
+            return list(pairs) if spill is None else [spill.kept(pair) for pair in pairs]
 
         if count is None:
             return cls(read(data))
@@ -69,7 +75,7 @@ class Pool:
             pairs = read(_subset(data, items, used), numbers=used)
             with torch.random.fork_rng(devices=[]):  # reading more leaves the random numbers that follow unchanged
                 return cls(pairs, unused=read(_subset(data, items, rest), numbers=rest) if rest else [])
-        if isinstance(data, Tensor | np.ndarray | tuple | dict | list):
+        if in_memory:
             pool = cls(read(data))
             if len(pool) <= count:
                 return pool

@@ -21,8 +21,9 @@ from secateur.methods.pfp.method import Select
 from secateur.network.batches import as_batches, batch_size, calls
 from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
-from secateur.network.modules import duplicate
+from secateur.network.modules import duplicate, named_tensors
 from secateur.network.outputs import compared_outputs, with_all_outputs
+from secateur.network.processes import copy_from_first, distributed, in_use
 from secateur.profiling.table import Engine, LatencyTable
 from secateur.pruning.agreement import UNUSED, measure
 from secateur.pruning.budget import parse, parse_drop
@@ -83,8 +84,9 @@ def plan(
         model, data, budget: as for `prune`, and so are all settings.
     """
     settings = PruneSettings.among(locals())
-    reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress)
-    with memory_errors():
+    with memory_errors(), distributed() as process:
+        progress = progress and process.first
+        reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress)
         if settings.scope:
             refuse_with_scope(budget, None, graph)
             part = Scope.of(model, data, settings, example=example, to_inputs=to_inputs)
@@ -129,7 +131,8 @@ def prune(
 ) -> Pruned:
     """Return a smaller network within a budget: measured, planned, cut, verified and repaired.
 
-    The original stays as it is.
+    The original stays as it is. Under `torchrun`, every process calls this with the same network and data; each works
+    on its share of the samples, and all return the same result.
 
     >>> res = sc.prune(model, images, budget={"params": "40%"})
     >>> res.model, res.plan, res.verification
@@ -193,7 +196,6 @@ def prune(
         SecateurError: the budget cannot be met, the data or the weights are not finite, or the cut cannot be verified.
     """
     settings = PruneSettings.among(locals())
-    reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
     drop = isinstance(budget, Mapping) and "drop" in budget
     if drop:
         settings = _with_certificate_delta(settings)
@@ -203,7 +205,9 @@ def prune(
         )
     if settings.scope:
         refuse_with_scope(budget, heldout, graph)
-    with memory_errors(), profiled() as profile:
+    with memory_errors(), distributed() as process, profiled() as profile:
+        progress = progress and process.first
+        reading = Reading(graph=graph, example=example, to_inputs=to_inputs, progress=progress, unused=UNUSED)
         if settings.scope:
             part = Scope.of(model, data, settings, example=example, to_inputs=to_inputs, unused=UNUSED)
             job = _job_of(part, budget, settings, progress)
@@ -340,7 +344,9 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
             found = measure(original, small, unused, used=fingerprints.unpack(res.fingerprints))
     except SecateurError as error:
         return replace(res, notes=(*res.notes, f"agreement with the original was not measured: {error}"))
-    return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=res.repair is not None)))
+    repaired = res.repair is not None
+    failed = not repaired and res.settings is not None and res.settings.repaired
+    return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=repaired, failed=failed)))
 
 
 def _recovered(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
@@ -358,6 +364,7 @@ def _recovered(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, tuple
             )
     except SecateurError as error:
         return small, (f"not recovered: {error}",)
+    copy_from_first(list(named_tensors(found.model).values()))
     note = f"recovered: output divergence {found.after:.2g} on held-out samples, before {found.before:.2g}"
     return found.model, (note, *found.notes)
 
@@ -371,5 +378,7 @@ def _repaired(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, Repair
                 small, original, job.calibration, plan, memory=job.settings.memory, progress=job.progress
             )
     except SecateurError as error:
+        if in_use():  # the other processes would wait for this one
+            raise
         return small, None, (f"not repaired: {error}",)
     return network, report, report.notes

@@ -208,4 +208,4 @@ def refuse_with_scope(budget: Any, heldout: Any, graph: Any) -> None:
             remedy="prune to a budget in macs or params, then certify the result with sc.certify",
         )
     if graph is not None:
-        raise UsageError("graph= and scope= exclude each other", remedy="leave graph out: the scope is traced anew")
+        raise UsageError("graph= and scope= exclude each other", remedy="leave graph out: the scope is traced again")

@@ -13,7 +13,6 @@ from secateur.network.batches import (
     Call,
     SplitBatch,
     batch_size,
-    count_samples,
     eval_outputs,
     first_batches,
     fitted_samples,
@@ -22,8 +21,9 @@ from secateur.network.batches import (
 )
 from secateur.network.divergence import output_divergence
 from secateur.network.modules import duplicate, mode
+from secateur.network.processes import own_share, reduce_over_all
 
-JUDGED = 256  # held-out samples, at most, that choose
+JUDGED = 128  # held-out samples, at most, that choose
 NORMED = 64  # samples for new norm statistics
 
 
@@ -40,7 +40,7 @@ class Nearest:
 
 def nearest(small: nn.Module, repaired: nn.Module, original: nn.Module, parts: Sequence[SplitBatch]) -> Nearest:
     """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics."""
-    held_out = first_batches(held_out_samples(parts), JUDGED)
+    held_out = own_share(first_batches(held_out_samples(parts), JUDGED))
     wanted = [eval_outputs(original, batch) for batch in held_out]
     before = _divergence(small, held_out, wanted)
     after, norms = _divergence(repaired, held_out, wanted), False
@@ -53,9 +53,14 @@ def nearest(small: nn.Module, repaired: nn.Module, original: nn.Module, parts: S
 
 
 def _divergence(network: nn.Module, batches: Sequence[Call], wanted: Sequence[Sequence[Tensor]]) -> float:
-    pairs = zip(batches, wanted, strict=True)
-    total = sum(output_divergence(eval_outputs(network, batch), old) * batch_size(batch) for batch, old in pairs)
-    return total / count_samples(batches)
+    """Return the mean divergence over these samples and those of all other processes."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for batch, old in zip(batches, wanted, strict=True):
+        size = batch_size(batch)
+        gap = output_divergence(eval_outputs(network, batch), old)
+        total += torch.tensor([gap * size, size], dtype=torch.float64)
+    reduce_over_all(total, "sum")
+    return float(total[0] / total[1])
 
 
 @torch.no_grad()

@@ -38,11 +38,13 @@ from secateur.network.memory import free_memory, megabytes, room
 from secateur.network.modules import Slot, device_of, mode, owner
 from secateur.network.observer import LayerObserver
 from secateur.network.precision import at_least_float32, check_all_finite
+from secateur.network.processes import batch_source, copy_from_first, own_share, reduce_over_all, sum_over_all
 from secateur.progress import bar
 from secateur.refit.elimination import Consumer, Order, SeparateErrors, eliminate
 from secateur.refit.fisher import SAMPLES as FISHER_SAMPLES
 from secateur.refit.fisher import Act, fisher_weights
 from secateur.refit.least_squares import LARGEST, add_patches, add_squares, factor, sample_positions
+from secateur.refit.pending import MOST, Pending
 from secateur.refit.shifts import Windows
 from secateur.refit.trials import CACHE, CHECKS, Measured, Refit, Trials, divergences
 from secateur.stages import stage
@@ -97,7 +99,7 @@ def curves(
                 for group in portion:
                     units = kept[group.name]
                     with stage("elimination"):
-                        order = orders[group.name] = eliminate(study.consumers(group, units), RIDGE)
+                        order = orders[group.name] = _agreed(eliminate(study.consumers(group, units), RIDGE))
                     with stage("refits for trials"):
                         for count in _removals(units):
                             removed = [units[i] for i in order.removed[:count]]
@@ -110,6 +112,13 @@ def curves(
         name: scaled(order, {count: one for (group, count), one in found.items() if group == name})
         for name, order in orders.items()
     }
+
+
+def _agreed(order: Order) -> Order:
+    """Return the order that the first process found, so that all of them remove the same units."""
+    removed = torch.tensor(order.removed)
+    copy_from_first([removed, order.errors])
+    return Order(tuple(removed.tolist()), order.errors)
 
 
 def _removals(units: Sequence[int]) -> list[int]:
@@ -160,8 +169,60 @@ class _Layer:
     call: LayerCall  # an example, with a single sample
     grams: list[Tensor] = field(default_factory=list)  # sums of x x' over rows [x, 1], for each group of the layer
     rows: int = 0
+    pending: Pending = field(default_factory=Pending)
     by_unit: dict[str, _UnitOutputs] = field(default_factory=dict)  # instead, if it has too many inputs
     fisher: Tensor | None = None  # [outputs], per sample the sum over positions of the squared gradient
+
+    def begin(self, groups: Sequence[Group], waiting: int) -> None:
+        """Set the sums to zero, for the groups that are measured.
+
+        Args:
+            waiting: bytes that may wait to be added.
+        """
+        self.pending = Pending(min(MOST, waiting))
+        call, device = self.call, self.call.input.device
+        self.grams, self.by_unit, self.rows = [], {}, 0
+        if not _is_large(call):
+            size, kind = call.as_matrix(call.weight).shape[2] + 1, at_least_float32(call.input).dtype
+            self.grams = [torch.zeros(size, size, dtype=kind, device=device) for _ in range(call.groups)]
+            return
+        for group in groups:
+            if any(slot.parameter == call.name for slot in group.consumes):
+                zeros = torch.zeros(2, call.outputs, group.size, dtype=torch.float64, device=device)
+                self.by_unit[group.name] = _UnitOutputs(*zeros)
+
+    def put(self, windows: Windows | None, rows: int, x: Tensor) -> None:
+        """Add maps [samples, channels, *space] with these windows, or rows [groups, rows, inputs]."""
+        self.rows += rows
+        if self.pending.kind != windows:
+            self._add_pending()
+            self.pending.kind = windows
+        if self.pending.put(rows, len(self.grams[0]), x):
+            self._add_pending()
+
+    def _add_pending(self) -> None:
+        windows = self.pending.kind
+        if not self.pending.parts:
+            return
+        if isinstance(windows, Windows):
+            add_patches(self.grams[0], windows, *self.pending.take(dim=0))
+            return
+        for gram, part in zip(self.grams, *self.pending.take(dim=1), strict=True):
+            add_squares(gram, part)
+
+    def add_over_processes(self) -> None:
+        """Replace the sums by those over the samples of all processes; a layer that never ran has none."""
+        self._add_pending()
+        counts = torch.tensor([self.rows, *(one.rows for one in self.by_unit.values())])
+        sums = [tensor for one in self.by_unit.values() for tensor in (one.sums, one.squares)]
+        for total in (counts, *self.grams, *sums):
+            reduce_over_all(total, "sum")
+        self.rows, *rows = counts.tolist()
+        for one, count in zip(self.by_unit.values(), rows, strict=True):
+            one.rows = count
+        if not self.rows:
+            self.grams = []
+        self.by_unit = {name: one for name, one in self.by_unit.items() if one.rows}
 
     @property
     def bytes(self) -> int:
@@ -186,7 +247,7 @@ class _Study:
     def __init__(
         self, network: nn.Module, graph: ChannelGraph, batches: Sequence[Call], seed: int, memory: int
     ) -> None:
-        size = batch_that_fits(network, batches[0], memory, backward=True)
+        size = batch_that_fits(network, batches[0], memory // 2, backward=True)  # gradients take the rest
         parts = hold_out(split(batches, size))
         self.network, self.graph, self.seed, self.memory = network, graph, seed, memory
         self.batches = fitted_samples(parts)
@@ -256,25 +317,37 @@ class _Study:
         Args:
             fisher: whether to measure the Fisher weights of all layers on some of the samples as well.
         """
-        source = torch.Generator().manual_seed(self.seed)
         self.groups, self.bytes_each = groups, 0.0
         wanted = {slot.parameter for group in groups for slot in group.consumes} & self.layers.keys()
 
-        def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-            if layer.name in wanted:
-                with torch.no_grad():
-                    self._add(layer, source)
-            output: Tensor = call.run()
-            self.bytes_each += output.numel() * output.element_size() / self.samples
-            return output
+        def adding(number: int) -> Act:
+            source = batch_source(self.seed, number)
 
+            def act(layer: LayerCall, call: FunctionCall) -> Tensor:
+                if layer.name in wanted:
+                    with torch.no_grad():
+                        self._add(layer, source)
+                output: Tensor = call.run()
+                self.bytes_each += output.numel() * output.element_size() / self.samples
+                return output
+
+            return act
+
+        for name in wanted:
+            self.layers[name].begin(groups, self.memory // (4 * len(wanted)))
         first = len(first_batches(self.batches, FISHER_SAMPLES)) if fisher else 0
         with stage("moments and Fisher weights"):
-            for name, found in fisher_weights(self._run, self.batches[:first], self.layers, self.seed, act).items():
-                self.layers[name].fisher = found
+            outputs = {name: layer.call.outputs for name, layer in self.layers.items()}
+            device = device_of(self.network)
+            found = fisher_weights(self._run, self.batches[:first], outputs, self.seed, adding, device)
+            for name, one in found.items():
+                self.layers[name].fisher = one
         with stage("moments"), torch.no_grad():
-            for batch in self.batches[first:]:
-                self._run(batch, act)
+            for number in own_share(range(first, len(self.batches))):
+                self._run(self.batches[number], adding(number))
+            self.bytes_each = sum_over_all([self.bytes_each], device)[0]
+            for name in sorted(wanted):
+                self.layers[name].add_over_processes()
         for name, layer in self.layers.items():
             for gram in layer.grams:
                 check_all_finite(gram, "the second moments of its input", layer=owner(name))
@@ -288,25 +361,19 @@ class _Study:
         n, device = call.as_matrix(call.weight).shape[2], call.input.device
         layer, large = self.layers[call.name], _is_large(call)
         rows = ROWS_BY_UNIT if large else max(ROWS, 8 * n)
-        if not large and not layer.grams:
-            kind = at_least_float32(call.input).dtype
-            layer.grams = [torch.zeros(n + 1, n + 1, dtype=kind, device=device) for _ in range(call.groups)]
         windows = None if large else Windows.of(call)
         maps = min(self.samples, max(MAPS, math.ceil(rows / math.prod(call.positions))))
         most = self.samples * math.prod(call.positions)
         if windows is not None and windows.saves(maps, min(rows, most), call.input.shape[1], len(self.batches)):
             x = call.input[: math.ceil(len(call.input) * maps / self.samples)]
-            add_patches(layer.grams[0], windows, at_least_float32(x))
-            layer.rows += len(x) * math.prod(windows.positions)
+            layer.put(windows, len(x) * math.prod(windows.positions), at_least_float32(x))
             return
         chosen = sample_positions(math.prod(call.positions), rows, self.samples, source).to(device)
         columns = call.columns(chosen)  # [groups, samples, positions, n]
         if large:
             self._add_units(layer, call, at_least_float32(columns[0].flatten(0, 1)))
             return
-        for gram, part in zip(layer.grams, columns, strict=True):
-            add_squares(gram, at_least_float32(part.flatten(0, 1)))
-        layer.rows += len(call.input) * len(chosen)
+        layer.put(None, len(call.input) * len(chosen), at_least_float32(columns.flatten(1, 2)))
 
     def _add_units(self, layer: _Layer, call: LayerCall, columns: Tensor) -> None:
         weight = at_least_float32(call.as_matrix(call.weight.detach())[0])
@@ -314,8 +381,7 @@ class _Study:
             for slot, indices in _consumed(group):
                 if slot.parameter != call.name:
                     continue
-                zeros = torch.zeros(2, call.outputs, group.size, dtype=torch.float64, device=weight.device)
-                outputs = layer.by_unit.setdefault(group.name, _UnitOutputs(*zeros))
+                outputs = layer.by_unit[group.name]
                 for unit, own in enumerate(indices):
                     at = torch.tensor(_inputs_of(call, own, 0), device=weight.device)
                     added = (columns[:, at] @ weight[:, at].T).double()  # [rows, outputs]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from secateur.refit.least_squares import factor
 
-SHRINK = 0.8  # matrices are compacted when fewer of their rows than this are left
+SHRINK = 0.9  # matrices are compacted when fewer of their rows than this are left
 AT_ONCE = 64  # one in 64 of the units left is removed at a time
 
 

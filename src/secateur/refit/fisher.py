@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from secateur._torch import pytree
 from secateur.errors import SecateurError, first_line
-from secateur.network.batches import Call, batch_size
+from secateur.network.batches import Call, count_samples
 from secateur.network.divergence import are_class_scores
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.memory import out_of_memory
+from secateur.network.processes import batch_source, own_share, reduce_over_all
 
 SAMPLES = 64  # that are used, or a few more: whole batches
 
@@ -23,37 +24,49 @@ Run = Callable[[Call, Act], list[Tensor]]  # runs a network on a batch, with an 
 
 
 def fisher_weights(
-    run: Run, batches: Sequence[Call], names: Collection[str], seed: int, each: Act | None = None
+    run: Run,
+    batches: Sequence[Call],
+    layers: Mapping[str, int],
+    seed: int,
+    each: Callable[[int], Act] | None = None,
+    device: torch.device | None = None,
 ) -> dict[str, Tensor]:
     """Return, for each output of each layer, the squared gradient of a random loss: per sample, summed over positions.
 
-    >>> fisher_weights(run, batches, ["conv2.weight"], seed=0)["conv2.weight"].shape
+    >>> fisher_weights(run, batches, {"conv2.weight": 50}, seed=0)["conv2.weight"].shape
     torch.Size([50])
+
+    Several processes share the batches, and all return the same.
 
     Args:
         run: runs the network on a batch, with an action at each layer, and returns its outputs.
-        names: of the weights of the layers. A layer without gradients is left out.
-        each: runs a layer, if something else is to be measured in the same pass.
+        layers: the number of outputs, by the name of the weight. A layer without gradients is left out.
+        each: returns what runs a layer in a batch, by its number, if something else is measured in the same pass.
+        device: of the result, that of the network.
     """
-    source = torch.Generator().manual_seed(seed)
-    sums: dict[str, Tensor] = {}
+    sums = {name: torch.zeros(outputs, dtype=torch.float64, device=device) for name, outputs in layers.items()}
+    seen = torch.zeros(len(layers), dtype=torch.int64)
+    numbers = {name: number for number, name in enumerate(layers)}
+    for number in own_share(range(len(batches))):
+        inner = None if each is None else each(number)
 
-    def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-        output: Tensor = call.run() if each is None else each(layer, call)
-        if layer.name in names and output.requires_grad:
+        def act(layer: LayerCall, call: FunctionCall, inner: Act | None = inner) -> Tensor:
+            output: Tensor = call.run() if inner is None else inner(layer, call)
+            if layer.name in sums and output.requires_grad:
 
-            def hook(gradient: Tensor) -> None:
-                squares = layer.by_position(gradient).square().sum(2).double().sum(0)
-                sums[layer.name] = sums.get(layer.name, 0) + squares
+                def hook(gradient: Tensor) -> None:
+                    squares = layer.by_position(gradient).square().sum(2).double().sum(0)
+                    sums[layer.name] += squares
+                    seen[numbers[layer.name]] += 1
 
-            output.register_hook(hook)
-        return output
+                output.register_hook(hook)
+            return output
 
-    samples = 0
-    for batch in batches:
-        backward(run, batch, act, source)
-        samples += batch_size(batch)
-    return {name: total / samples for name, total in sums.items()}
+        backward(run, batches[number], act, batch_source(seed, number))
+    for total in (seen, *sums.values()):
+        reduce_over_all(total, "sum")
+    samples = count_samples(batches)
+    return {name: total / samples for name, total in sums.items() if seen[numbers[name]]}
 
 
 def backward(run: Run, batch: Call, act: Act, source: torch.Generator) -> None:

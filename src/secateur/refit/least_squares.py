@@ -18,6 +18,8 @@ from torch import Tensor
 from secateur.errors import SecateurError
 from secateur.network.batches import EVERY
 from secateur.network.precision import CHECK, at_least_float32
+from secateur.network.processes import gather_from_all, in_use, reduce_over_all
+from secateur.refit.pending import Pending
 from secateur.refit.shifts import Windows
 
 RATIOS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # ridges, as a share of the mean square of the inputs
@@ -25,6 +27,7 @@ FINE = (1e-9, 1e-12)  # in double precision these too
 FEW = 0.1  # if fewer of the outputs are better with the next smaller ridge, none beyond it is tried
 ROWS = 1 << 14  # rows for second moments, if there are as many
 LARGEST = 6144  # inputs, up to which second moments are kept; beyond, the rows themselves
+WIDE, BLOCKS = 1024, 6  # products of as many columns are computed in so many blocks
 DUAL_ROWS = 4096  # of those at most, in all folds
 EXACT = 256  # a relative error of fewer units in the last place is rounding
 
@@ -97,7 +100,13 @@ class Moments:
 def add_squares(gram: Tensor, x: Tensor) -> None:
     """Add the products of rows [x, 1] with themselves to a gram [..., n + 1, n + 1], x being [..., m, n]."""
     total = x.sum(-2)
-    gram[..., :-1, :-1] += x.mT @ x
+    n = x.shape[-1]
+    step = n if n < WIDE else -(-n // BLOCKS)
+    for first in range(0, n, step):  # the part below the diagonal is a copy of that above
+        end = min(first + step, n)
+        block = x[..., first:end].mT @ x[..., first:]
+        gram[..., first:end, first:-1] += block
+        gram[..., end:-1, first:end] += block[..., step:].mT
     gram[..., :-1, -1] += total
     gram[..., -1, :-1] += total
     gram[..., -1, -1] += x.shape[-2]
@@ -142,21 +151,27 @@ def sample_positions(positions: int, rows: int, samples: int, source: torch.Gene
 class _Fit(ABC):
     """The fit of a layer: towards its old weights, by a ridge that cross-validation over the samples chooses."""
 
-    def __init__(self, old: Tensor) -> None:
-        self.old = old  # [g, o, n + 1], in double precision
-        self.eps = torch.finfo(torch.float32).eps
+    def __init__(self, old: Tensor, kind: torch.dtype) -> None:
+        """Begin a fit.
+
+        Args:
+            old: the weights, in double precision.
+            kind: the precision of the rows, which is enough for solutions: cross-validation measures each as it is.
+        """
+        self.old, self.kind = old, kind  # [g, o, n + 1]
+        self.eps = torch.finfo(kind).eps
         self.energy = torch.zeros_like(old[..., 0])  # of the targets
         self.counts = [0] * EVERY  # of the rows in each fold
 
-    def add(self, x: Tensor, t: Tensor, fold: int) -> None:
-        """Add rows x [g, m, n] with targets t [g, m, o] to a fold."""
+    def add(self, x: Tensor, t: Tensor, fold: int, batch: int = 0) -> None:
+        """Add rows x [g, m, n] with targets t [g, m, o] to a fold, from the batch of this number."""
         x, t = at_least_float32(x), at_least_float32(t)
         old = self.old.to(x.dtype)
         gap = t - x @ old[..., :-1].mT - old[..., None, :, -1]  # from sums, it would be a difference of large numbers
         self.eps = torch.finfo(x.dtype).eps
         self.energy += sum_of_squares(t)
         self.counts[fold] += x.shape[1]
-        self._keep(x, gap, fold)
+        self._keep(x, gap, fold, batch)
 
     def fit(self, constant: bool) -> Fitted:
         """Return, for each output, the mean of the fits without one fold each, or the old weights.
@@ -195,7 +210,11 @@ class _Fit(ABC):
         """The number of coefficients of a fit."""
 
     @abstractmethod
-    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
+    def add_over_processes(self) -> None:
+        """Let every process have the rows of all of them, or their moments."""
+
+    @abstractmethod
+    def _keep(self, x: Tensor, gap: Tensor, fold: int, batch: int) -> None:
         """Keep rows with the errors of the old weights, or their moments."""
 
     @abstractmethod
@@ -215,15 +234,9 @@ class Normal(_Fit):
     """The fit by normal equations, from second moments: for any number of rows."""
 
     def __init__(self, old: Tensor, kind: torch.dtype = torch.float64) -> None:
-        """Begin a fit.
-
-        Args:
-            old: the weights, in double precision.
-            kind: the precision of the rows, which is enough for solutions: cross-validation measures each as it is.
-        """
-        super().__init__(old)
-        self.kind = kind
+        super().__init__(old, kind)
         self.moments = [self._empty() for _ in range(EVERY)]
+        self.pending = [Pending() for _ in range(EVERY)]
 
     def _empty(self) -> Moments:
         groups, outputs, size = self.old.shape
@@ -241,17 +254,53 @@ class Normal(_Fit):
         gap = t - windows.convolve(x, weight, old[:, -1])
         self.eps = torch.finfo(x.dtype).eps
         self.energy += sum_of_squares(t.flatten(2).movedim(1, 2).flatten(0, 1)[None])
-        count = len(x) * math.prod(windows.positions)
-        self.counts[fold] += count
-        own = self.moments[fold]
+        self.counts[fold] += len(x) * math.prod(windows.positions)
+        self._put(fold, windows, len(x) * math.prod(windows.positions), x, gap)
+
+    def _put(self, fold: int, windows: Windows | None, rows: int, x: Tensor, gap: Tensor) -> None:
+        pending = self.pending[fold]
+        if pending.kind != windows:
+            self._add_pending(fold)
+            pending.kind = windows
+        if pending.put(rows, self.old.shape[2], x, gap):
+            self._add_pending(fold)
+
+    def _add_pending(self, fold: int) -> None:
+        """Add what waits to the moments of a fold."""
+        pending, own = self.pending[fold], self.moments[fold]
+        if not pending.parts:
+            return
+        if not isinstance(pending.kind, Windows):
+            own.add(*pending.take(dim=1))
+            return
+        windows = pending.kind
+        x, gap = pending.take(dim=0)
         add_patches(own.gram[0], windows, x)
         own.cross[0, :, :-1] += windows.products(x, gap)
         own.cross[0, :, -1] += gap.flatten(2).sum((0, 2))
         own.energy[0] += gap.flatten(2).square().sum(2).sum(0, dtype=torch.float64)
-        own.count += count
+        own.count += len(x) * math.prod(windows.positions)
 
-    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
-        self.moments[fold].add(x, gap)
+    def fit(self, constant: bool) -> Fitted:
+        """Return, for each output, the mean of the fits without one fold each, or the old weights."""
+        for fold in range(EVERY):
+            self._add_pending(fold)
+        return super().fit(constant)
+
+    def add_over_processes(self) -> None:
+        """Replace all sums by those over the rows of all processes."""
+        for fold in range(EVERY):
+            self._add_pending(fold)
+        counts = torch.tensor(self.counts)
+        sums = [tensor for one in self.moments for tensor in (one.gram, one.cross, one.energy)]
+        for total in (counts, self.energy, *sums):
+            reduce_over_all(total, "sum")
+        self.counts = counts.tolist()
+        for one, count in zip(self.moments, self.counts, strict=True):
+            one.count = count
+
+    def _keep(self, x: Tensor, gap: Tensor, fold: int, batch: int) -> None:
+        self._put(fold, None, x.shape[1], x, gap)
 
     def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
         others = self._empty()
@@ -273,14 +322,33 @@ class Dual(_Fit):
     Its coefficients are those of the rows, and the constant.
     """
 
-    def __init__(self, old: Tensor) -> None:
-        super().__init__(old)
-        self.parts: list[tuple[Tensor, Tensor, int]] = []  # rows, the errors of the old weights, and their fold
+    def __init__(self, old: Tensor, kind: torch.dtype = torch.float64) -> None:
+        super().__init__(old, kind)
+        self.parts: list[tuple[Tensor, Tensor, int, int]] = []  # rows, errors of the old weights, their fold and batch
 
-    def add(self, x: Tensor, t: Tensor, fold: int) -> None:
+    def add(self, x: Tensor, t: Tensor, fold: int, batch: int = 0) -> None:
         """Add rows while there is room."""
         if room := DUAL_ROWS // EVERY - self.counts[fold]:
-            super().add(x[:, :room], t[:, :room], fold)
+            super().add(x[:, :room], t[:, :room], fold, batch)
+
+    def add_over_processes(self) -> None:
+        """Gather the rows of all processes, and keep those that one process would have kept."""
+        if not in_use():
+            return
+        old = self.old[0].to(self.kind)
+        rows, gaps = [old.new_empty(0, old.shape[1] - 1)], [old.new_empty(0, old.shape[0])]
+        tags = [torch.empty(0, 2, dtype=torch.int64)]
+        for x, gap, fold, batch in self.parts:
+            rows, gaps = [*rows, x], [*gaps, gap]
+            tags.append(torch.tensor([[batch, fold]]).expand(len(x), 2))
+        x, gap, tag = (gather_from_all(torch.cat(one)) for one in (rows, gaps, tags))
+        in_order = tag[:, 0].argsort(stable=True)
+        self.parts, self.energy = [], torch.zeros_like(self.energy)
+        for fold in range(EVERY):
+            chosen = in_order[tag[in_order, 1] == fold][: DUAL_ROWS // EVERY].to(x.device)
+            self.counts[fold] = len(chosen)
+            self.parts.append((x[chosen], gap[chosen], fold, 0))
+            self.energy += sum_of_squares((gap[chosen] + x[chosen] @ old[:, :-1].T + old[:, -1])[None])
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -291,13 +359,13 @@ class Dual(_Fit):
     def _coefficients(self) -> int:
         return sum(self.counts) + 1
 
-    def _keep(self, x: Tensor, gap: Tensor, fold: int) -> None:
-        self.parts.append((x[0], gap[0], fold))
+    def _keep(self, x: Tensor, gap: Tensor, fold: int, batch: int) -> None:
+        self.parts.append((x[0], gap[0], fold, batch))
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All rows, their errors, their folds, and the products of rows with rows."""
-        rows, gaps, folds = zip(*self.parts, strict=True)
+        rows, gaps, folds, _ = zip(*self.parts, strict=True)
         x = torch.cat(rows).double()
         numbers = torch.cat([torch.full((len(part),), fold) for part, fold in zip(rows, folds, strict=True)])
         return x, torch.cat(gaps).double(), numbers.to(x.device), x @ x.T

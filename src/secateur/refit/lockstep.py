@@ -66,11 +66,17 @@ class _Run:
         finally:
             threading.stack_size(usual)
 
-    def advance(self) -> Pause | None:
-        """Run to the next pause; None at the end."""
+    def start(self) -> None:
+        """Begin to run to the next pause."""
         self.pause = None
         self._go.release()
+
+    def wait(self) -> None:
+        """Wait until the next pause is reached, or the end."""
         self._paused.acquire()
+
+    def result(self) -> Pause | None:
+        """Return the pause that was reached; None at the end."""
         if self.error is not None:
             raise self.error
         return self.pause
@@ -208,17 +214,33 @@ def _after(network: nn.Module, batch: Call) -> nn.Module:
 
 
 def _pauses(pairs: Sequence[tuple[_Run, _Run]]) -> Iterator[tuple[Pause, Pause]]:
-    for ours, theirs in pairs:
+    """Return the next pauses of all pairs.
+
+    Both networks of a pair run at the same time, while the pause of the pair before is used. Two batches never run at
+    the same time in one network, whose forward may store something in it.
+    """
+    for number, (ours, theirs) in enumerate(pairs):
+        if number == 0:
+            _start(pairs[0])
+        with stage("repair: forward passes"):
+            ours.wait()
+            theirs.wait()
         try:
-            with stage("repair: forward passes"):
-                first, second = ours.advance(), theirs.advance()
+            first, second = ours.result(), theirs.result()
         except SecateurError:
             raise
         except Exception as error:
             raise out_of_memory(error) or _no_lockstep(theirs, first_line(error)) from error
         if first is None or second is None:
             raise _no_lockstep(theirs, "one of them ends before the other")
+        if number + 1 < len(pairs):
+            _start(pairs[number + 1])
         yield first, second
+
+
+def _start(pair: tuple[_Run, _Run]) -> None:
+    for run in pair:
+        run.start()
 
 
 def _no_lockstep(run: _Run, cause: str) -> SecateurError:

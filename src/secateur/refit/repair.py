@@ -16,23 +16,25 @@ from secateur.errors import SecateurError, first_line
 from secateur.network.batches import (
     EVERY,
     Call,
-    SplitBatch,
     as_batches,
     batch_size,
     calls,
+    count_bytes,
     count_samples,
     hold_out,
     on_device_of,
     split,
     take,
+    whole_batches,
 )
 from secateur.network.examples import revive
 from secateur.network.footprint import batch_that_fits
-from secateur.network.layer_calls import LayerCall
+from secateur.network.layer_calls import LayerCall, at_positions
 from secateur.network.memory import megabytes, memory_errors, out_of_memory, room
 from secateur.network.modules import Slot, device_of, duplicate, named_tensors, owner, unwrap
 from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
+from secateur.network.processes import batch_source, copy_from_first, distributed, in_use, own_share, this_process
 from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
 from secateur.refit.choice import nearest
@@ -45,9 +47,8 @@ from secateur.surgery import rewrite
 from secateur.surgery.cut import check_plan, wrap_like
 from secateur.surgery.plan import Plan
 
+TOGETHER = 256  # samples that run together: fewer batches are fewer calls of small functions
 HALVINGS = 4  # of the memory, where it turns out to be too much
-JUDGED = 256  # held-out samples, at most, that choose among the cut network and its repairs
-NORMED = 64  # samples for new norm statistics
 TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not compensate for others
 
 
@@ -107,7 +108,7 @@ def repair(
         samples: the number of samples to use; all if not given.
         to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
         memory: bytes for temporary arrays; if not given, half of the free memory, and no more than 1.5 GB. Samples
-            whose results do not fit into half of it join at a later layer, where results are smaller.
+            whose results do not fit into a third of it join at a later layer, where results are smaller.
         progress: show a progress bar on the standard error stream.
     """
     if plan.scope:
@@ -124,7 +125,7 @@ def repair(
         )
         put_back(repaired, part)
         return wrap_like(small, repaired)
-    with memory_errors():
+    with memory_errors(), distributed():
         batches = list(calls(data, example=revive(plan.example), to_inputs=to_inputs, samples=samples))
         original = without_outputs(unwrap(model), plan.free_outputs)
         if plan.output == "graph":
@@ -148,7 +149,7 @@ def refit(
         try:
             return _refit(small, model, batches, plan, within, progress)
         except Exception as error:
-            if out_of_memory(error) is None:
+            if out_of_memory(error) is None or in_use():  # other processes would not know of it
                 raise
         within //= 2  # outside of the handler, which holds the arrays of the attempt
     return _refit(small, model, batches, plan, within, progress)
@@ -163,7 +164,9 @@ def _refit(
     if (found := count_samples(batches)) < EVERY:
         raise SecateurError(f"{found} samples are too few", layer="data", remedy="give at least 128")
     _check_plan(original, repaired, plan)
-    used = list(split(batches, batch_that_fits(original, batches[0], memory)))
+    most = max(1, count_samples(batches) // this_process().world)  # so that every process has a batch
+    most = min(most, batch_that_fits(original, batches[0], memory // 4, most=TOGETHER))
+    used = list(split(batches, most))
     two = take(used[0], slice(2))  # a single sample would not show tensors without an axis of samples
     firsts = [_recorded(network, two) for network in (repaired, original)]
     tape, original_tape = (_recorded(network, two) for network in (repaired, original))
@@ -175,23 +178,28 @@ def _refit(
             remedy="pass the network that the plan was made for; repair=False leaves the repair out",
         )
     layers = sorted(tape.refit_layers(), key=lambda layer: layer.end)
-    fits = _that_fit(layers, (tape, original_tape), batch_size(two), memory // 2)  # sums take the rest
+    fits = _that_fit(
+        layers, (tape, original_tape), batch_size(two), count_bytes(two), memory // 2
+    )  # sums take the rest
     used, notes = _at_most(used, fits[-1] if fits else count_samples(used), memory)
-    parts = hold_out(used)
-    counts = _batches_within([batch_size(part.batch) for part in parts], fits)
+    parts = hold_out(used, together=most)
+    sizes = [len(part.order) for part in parts]
+    counts = _batches_within(sizes, fits)
     fitter = _Fitter(original, repaired, plan)
     rows = []
-    batches = [part.batch for part in parts]
+    mine = own_share(range(len(parts)))
+    running = [max(1, sum(number < count for number in mine)) for count in counts]  # one shows the shapes, at least
+    own = whole_batches([parts[number] for number in mine])
     with bar("fitting layers", len(layers), progress) as advance:
-        with closing(in_lockstep(original, repaired, batches, layers, stateful, counts)) as stations:
+        with closing(in_lockstep(original, repaired, own, layers, stateful, running)) as stations:
             for (layer, pauses), count in zip(stations, counts, strict=True):
                 with stage("repair: sums"):
-                    samples = count_samples(batches[:count])
-                    rows.append(fitter.fit(layer, zip(pauses, parts, strict=False), samples))
+                    folds = [(number, parts[number].folds if number < count else ()) for number in mine]
+                    rows.append(fitter.fit(layer, zip(pauses, folds, strict=False), sum(sizes[:count]), count))
                 advance()
-    notes += _fewer_samples(rows, counts, batches)
+    notes += _fewer_samples(rows, counts, sizes)
     with stage("repair: choice"):
-        best = nearest(as_cut, repaired, original, parts)
+        best = nearest(as_cut, repaired, original, hold_out(used))
     if not best.repaired:
         notes += ("no repair brought the output nearer to the original's: the network is as cut",)
     result = Repair(tuple(rows), count_samples(used), best.before, best.after, best.norms, notes)
@@ -222,13 +230,14 @@ def _check_plan(original: nn.Module, small: nn.Module, plan: Plan) -> None:
             )
 
 
-def _that_fit(layers: Sequence[RefitLayer], tapes: Sequence[Tape], samples: int, memory: int) -> list[int]:
+def _that_fit(layers: Sequence[RefitLayer], tapes: Sequence[Tape], samples: int, given: int, memory: int) -> list[int]:
     """Return for each layer how many samples can wait at it in both networks; at later ones they may be more.
 
     Args:
         samples: that were recorded.
+        given: bytes of these samples.
     """
-    each = [sum(tape.bytes_at(layer) for tape in tapes) / samples for layer in layers]
+    each = [(given + sum(tape.bytes_at(layer) for tape in tapes)) / samples for layer in layers]
     fits = [max(2 * EVERY, int(memory / max(1, one))) for one in each]
     return list(accumulate(reversed(fits), min))[::-1]
 
@@ -253,15 +262,15 @@ def _at_most(batches: list[Call], count: int, memory: int) -> tuple[list[Call], 
     return used, (note,)
 
 
-def _fewer_samples(rows: Sequence[LayerRepair], counts: Sequence[int], batches: Sequence[Call]) -> tuple[str, ...]:
+def _fewer_samples(rows: Sequence[LayerRepair], counts: Sequence[int], sizes: Sequence[int]) -> tuple[str, ...]:
     """Return a note if some layers were fitted on a part of the samples."""
-    fewer = [row.name for row, count in zip(rows, counts, strict=True) if count < len(batches)]
+    fewer = [row.name for row, count in zip(rows, counts, strict=True) if count < len(sizes)]
     if not fewer:
         return ()
-    least = count_samples(batches[: min(counts)])
+    least = sum(sizes[: min(counts)])
     return (
         f"{len(fewer)} of {len(rows)} layers, up to {fewer[-1]}, were refitted on fewer samples than the others, at "
-        f"least {least} of {count_samples(batches)}: as many as fit into memory (memory=)",
+        f"least {least} of {sum(sizes)}: as many as fit into memory (memory=)",
     )
 
 
@@ -271,20 +280,25 @@ class _Fitter:
     def __init__(self, original: nn.Module, repaired: nn.Module, plan: Plan) -> None:
         self.original_tensors, self.tensors = named_tensors(original), named_tensors(repaired)
         self.plan = plan
-        self.source = torch.Generator().manual_seed(0)
 
     def fit(
-        self, layer: RefitLayer, pauses: Iterable[tuple[tuple[Pause, Pause], SplitBatch]], samples: int
+        self,
+        layer: RefitLayer,
+        pauses: Iterable[tuple[tuple[Pause, Pause], tuple[int, Sequence[slice]]]],
+        samples: int,
+        batches: int,
     ) -> LayerRepair:
         """Gather the inputs and the targets of the layer, solve, and set the new weights.
 
         Args:
-            pauses: of both networks at this layer, for each batch.
-            samples: the number of samples in these batches.
+            pauses: of both networks at this layer, for each batch of this process; with the number of the batch among
+                those of all processes, and with its folds, none if it takes no part.
+            samples: the number of samples in the batches of all processes.
+            batches: the number of these batches.
         """
         sums: Normal | Dual | None = None
-        positions = 0
-        for (ours, theirs), part in pauses:
+        positions, source = 0, batch_source(0, layer.step)
+        for (ours, theirs), (number, folds) in pauses:
             call = theirs.call
             check_all_finite(call.input, "its input", layer=owner(layer.weight))
             if sums is None:
@@ -293,30 +307,34 @@ class _Fitter:
                 bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
                 weights = torch.cat([old, bias.view(groups, outputs, 1)], 2)
                 kind = at_least_float32(call.input).dtype
-                sums = Normal(weights, kind) if n <= LARGEST or groups > 1 else Dual(weights)
+                sums = Normal(weights, kind) if n <= LARGEST or groups > 1 else Dual(weights, kind)
             if math.prod(call.positions) != positions:
                 positions, rows = math.prod(call.positions), max(ROWS, 16 * n)
-                chosen = sample_positions(positions, rows, samples, self.source).to(call.input.device)
+                chosen = sample_positions(positions, rows, samples, source).to(call.input.device)
                 windows = Windows.of(call) if isinstance(sums, Normal) else None
-                whole, parts = samples * positions, len(part.folds) * math.ceil(samples / batch_size(part.batch))
+                whole, parts = samples * positions, EVERY * batches
                 if windows and not windows.saves(samples, min(rows, whole), call.input.shape[1], parts):
                     windows = None
+            if not folds:
+                continue
             target = self._target(layer, ours, theirs, None if windows or len(chosen) == positions else chosen)
             check_all_finite(target, "its target output", layer=owner(layer.weight))
             if windows and isinstance(sums, Normal):
                 maps = target.unflatten(2, windows.positions)
-                for fold, which in enumerate(part.folds):
+                for fold, which in enumerate(folds):
                     if len(maps[which]):
                         sums.add_maps(windows, call.input[which], maps[which], fold)
                 continue
             columns = call.columns(chosen)  # [groups, samples, positions, n]
             targets = target.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
-            for fold, which in enumerate(part.folds):
+            for fold, which in enumerate(folds):
                 if targets[:, which].numel():
-                    sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), fold)
+                    sums.add(columns[:, which].flatten(1, 2), targets[:, which].flatten(1, 2), fold, number)
         assert sums is not None
+        sums.add_over_processes()
         with stage("repair: solve"):
             found = sums.fit(layer.takes_constant)
+        copy_from_first([found.weight])
         if not found.ratio.isinf().all():
             self._set(layer, call.from_matrix(found.weight[..., :-1]), found.weight[..., -1].flatten())
         return _layer_repair(layer, found)
@@ -339,7 +357,7 @@ class _Fitter:
         which = torch.tensor(_kept_outputs(self.plan, layer.weight, ours.call), device=ours.output.device)
 
         def some(values: Tensor) -> Tensor:
-            return at_least_float32(values if chosen is None else values.index_select(2, chosen))
+            return at_least_float32(values if chosen is None else at_positions(values, chosen))
 
         output = some(ours.output)[:, which]
         if ours.other is None or theirs.other is None:

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from secateur.network.divergence import output_divergence
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.modules import owner
 from secateur.network.precision import check_all_finite
+from secateur.network.processes import batch_source, own_share, reduce_over_all
 from secateur.progress import bar
 from secateur.refit.fisher import Act, Run, backward
 from secateur.stages import stage
@@ -91,24 +93,28 @@ class Trials:
         for number, refit in enumerate(trials):
             for name, (weight, constant) in refit.items():
                 by_layer[name].append((number, weight, constant))
-        source = torch.Generator().manual_seed(self.seed)
-        parts = []
-        with bar("estimating cuts", len(batches), self.progress) as advance:
-            for batch in batches:
+        ends = list(accumulate(map(batch_size, batches)))
+        found = torch.zeros(len(trials), ends[-1], dtype=torch.float64)
+        mine = own_share(range(len(batches)))
+        with bar("estimating cuts", len(mine), self.progress) as advance:
+            for number in mine:
+                batch = batches[number]
                 products = torch.zeros(len(trials), batch_size(batch), dtype=torch.float64)
-                backward(self.run, batch, _multiplying(by_layer, products), source)
-                parts.append(products.square())
+                backward(self.run, batch, _multiplying(by_layer, products), batch_source(self.seed, number))
+                found[:, ends[number] - batch_size(batch) : ends[number]] = products.square()
                 advance()
-        return torch.cat(parts, 1)
+        reduce_over_all(found, "sum")
+        return found
 
     @torch.no_grad()
     def whole(self, trials: Sequence[Refit], batches: Sequence[Call]) -> list[float]:
         """Return the divergence of each trial by running it.
 
         Up to the first layer that a trial changes, everything is as in the network itself, so the outputs of the layers
-        there are kept and not computed again.
+        there are kept and not computed again. Several processes share the trials.
         """
-        totals = [0.0] * len(trials)
+        totals = torch.zeros(len(trials), dtype=torch.float64)
+        mine = own_share(list(enumerate(trials)))
         parts = list(split(batches, max(1, min(BATCH, self.most))))
 
         def keep(layer: LayerCall, call: FunctionCall) -> Tensor:
@@ -120,15 +126,16 @@ class Trials:
         def changed(layer: LayerCall) -> bool:
             return any(layer.name in refit for refit in trials)
 
-        with bar("trying cuts", len(parts) * len(trials), self.progress and bool(trials)) as advance:
-            for batch in parts if trials else ():
+        with bar("trying cuts", len(parts) * len(mine), self.progress and bool(mine)) as advance:
+            for batch in parts if mine else ():
                 outputs: list[Tensor] = []
                 wanted = self.run(batch, keep)
-                for number, refit in enumerate(trials):
+                for number, refit in mine:
                     found = self.run(batch, _with_refit(refit, outputs))
                     totals[number] += output_divergence(found, wanted) * batch_size(batch)
                     advance()
-        return [total / count_samples(parts) for total in totals]
+        reduce_over_all(totals, "sum")
+        return [total / count_samples(parts) for total in totals.tolist()]
 
 
 def divergences(found: Mapping[K, Measured]) -> dict[K, float]:

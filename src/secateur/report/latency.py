@@ -16,8 +16,10 @@ from secateur.storage import checkpoint
 from secateur.storage.files import read_json, write_json
 from secateur.zoo.names import build
 
+RUNS, THREADS = 30, 1
 
-def measure_latency(records: Records, *, runs: int = 30, threads: int = 1, progress: bool = False) -> Path:
+
+def measure_latency(records: Records, *, runs: int = RUNS, threads: int = THREADS, progress: bool = False) -> Path:
     """Time every pruned network of a sweep beside its original, and write the times into the folder of the run.
 
     Networks that are timed already are left out. Times depend on the machine and on what else it does: the file names

@@ -28,6 +28,7 @@ PRUNE_ONLY = (
     ("mobilenetv2-imagenet-prune-only",),
 )
 NEGLIGIBLE = 0.25  # points
+UNTESTED = "not tested here"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def checked(find: Find) -> list[dict[str, Any]]:
     for claim in CLAIMS:
         found = claim.check(find)
         good = sum(held for held, _ in found)
-        verdict = "not tested here"
+        verdict = UNTESTED
         if found:
             part = f"holds in {good} of {len(found)} cases"
             verdict = "holds" if good == len(found) else "does not hold" if not good else part

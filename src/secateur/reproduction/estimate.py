@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from secateur.data import Data, dataset
 from secateur.errors import SecateurError
-from secateur.experiments.cascade import folder_name
+from secateur.experiments.cascade import lacks_original, steps_left
 from secateur.experiments.recipe import Recipe
 from secateur.reproduction.allocation import HELDOUT
 from secateur.tracing.trace import trace
@@ -144,15 +144,12 @@ def in_words(seconds: float | None) -> str:
 
 def _missing(recipe: Recipe, folder: Path) -> Iterator[tuple[int, str | None, int]]:
     for number in range(recipe.networks):
-        home = folder / f"network-{number}"
-        if not (home / "original.json").is_file():
+        if lacks_original(recipe, number, folder):
             yield number, None, 1
     for number in range(recipe.networks):
         for method in recipe.methods:
-            files = sorted((folder / f"network-{number}" / folder_name(method)).glob("step-*.json"))
-            ended = files and '"stopped"' in files[-1].read_text()
-            if len(files) < len(recipe.ratios) and not ended:
-                yield number, method, len(recipe.ratios) - len(files)
+            if left := steps_left(recipe, number, method, folder):
+                yield number, method, left
 
 
 def _batch(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:

@@ -131,7 +131,7 @@ def _point(
     originals: Mapping[int, Mapping[str, Any]],
     times: Mapping[str, Any],
 ) -> Point:
-    own = [originals[record["network"]] for record in records]
+    own = [record.get("original") or originals[record["network"]] for record in records]
     after = [record["retrained"]["test"] for record in records]
     before = [error(record["pruned"]["test"]) for record in records]
     errors = [error(one) for one in after]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from secateur import rows as forms
 from secateur.errors import SecateurError, UsageError
 from secateur.experiments import recipe as recipes
 from secateur.experiments.cascade import Parts
-from secateur.experiments.sweep import Engine, sweep
+from secateur.experiments.sweep import Engine, prepare, sweep
 from secateur.report import figures
 from secateur.report.charts import Chart
 from secateur.report.latency import measure_latency
@@ -20,7 +20,7 @@ from secateur.reproduction import allocation, render
 from secateur.reproduction.estimate import Task, allocation_task, tasks
 from secateur.reproduction.items import Item, Run
 from secateur.reproduction.points import Results, results
-from secateur.reproduction.stored import read_run
+from secateur.reproduction.stored import read_run, restore
 from secateur.storage.files import read_json, write_atomic, write_json
 
 Size = Literal["full", "short", "quick"]
@@ -111,6 +111,26 @@ def plan(item: Item, size: Size, runs: Path, data_root: Path | None = None) -> l
     return [task for _, name in chosen(item, size) for task in tasks(recipes.read(name), runs / name, data_root)]
 
 
+def take_stored(item: Item, size: Size, runs: Path, stored: Path) -> int:
+    """Copy stored results of an item into the folder of the runs; return the number of records.
+
+    >>> take_stored(read("table-lenet"), "full", Path("runs"), Path("results/reproduction"))
+    """
+    total = 0
+    for _, name in chosen(item, size):
+        recipe = recipes.read(name)
+        written = restore(stored, recipe, runs / name)
+        file, own = stored / f"{name}-{allocation.FILE}", runs / name / allocation.FILE
+        if item.kind == "allocation" and file.is_file() and not own.is_file():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            write_json(own, read_json(file))
+            written += 1
+        if written:
+            prepare(recipe, runs / name, resume=True)
+        total += written
+    return total
+
+
 def run(
     item: Item,
     size: Size,
@@ -151,7 +171,9 @@ def run(
             done=lambda task, name=name: log(f"{name}: {task}"),  # type: ignore[misc]
         )
         if item.timed:
-            measure_latency(read_records(runs / name), progress=progress)
+            records = read_records(runs / name)
+            there = [one for one in records.steps if (records.folder / f"{one['path']}.safetensors").is_file()]
+            measure_latency(replace(records, steps=tuple(there)), progress=progress)
     if failures and len(failures) == len(chosen(item, size)):
         raise failures[0]
 

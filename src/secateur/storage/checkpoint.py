@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from secateur._version import __version__
 from secateur.certificates import fingerprints
-from secateur.channels.graph import Output
+from secateur.channels.graph import ChannelGraph, Output
 from secateur.deprecation import renamed_arguments, warn_deprecated
 from secateur.errors import SecateurError, UsageError, explained, first_line
 from secateur.network.modules import check_finite, duplicate, unwrap
 from secateur.storage import container
 from secateur.storage.container import AXES_LIMIT, NAME_LIMIT, Header, damaged, shown
 from secateur.storage.files import writable_file, write_atomic
+from secateur.storage.stored_graph import as_plain, from_plain
 from secateur.surgery.cut import cut, plan_from_original
 from secateur.surgery.plan import Plan
 from secateur.zoo.names import build
@@ -134,6 +135,21 @@ def read_plan(path: str | Path) -> Plan:
     return _plan(Path(path), _header(Path(path)))
 
 
+def read_graph(path: str | Path) -> ChannelGraph:
+    """Return the channel graph of the network in a file that `save` wrote, so that it need not be traced again.
+
+    >>> small = sc.load("small.safetensors", model)
+    >>> sc.prune(small, images, {"macs": "50%"}, graph=read_graph("small.safetensors"))
+    """
+    found = read_info(path).get("graph")
+    if found is None:
+        raise SecateurError(
+            f"{path} has no channel graph", remedy="trace the network: sc.trace(model, example); then save the result"
+        )
+    with explained(f"the channel graph in {path} is damaged", remedy="trace the network: sc.trace(model, example)"):
+        return from_plain(found)
+
+
 def read_info(path: str | Path) -> dict[str, Any]:
     """Return the information in a file that `save` wrote; old keys of earlier formats are renamed to today's.
 
@@ -165,6 +181,9 @@ def _parts(result: Any, plan: Plan | None) -> tuple[nn.Module, Plan, dict[str, o
         model, plan = getattr(result, "model", None), getattr(result, "plan", None)
         about |= getattr(result, "info", None) or {}
         about |= {key: value for key in ("scores", "certificate") if (value := getattr(result, key, None))}
+        graph = getattr(result, "graph", None)
+        if isinstance(graph, ChannelGraph) and isinstance(plan, Plan) and plan.output == "module" and not plan.scope:
+            about["graph"] = as_plain(plan.graph_after(graph))
         if not hasattr(result, "scores") and hasattr(result, "sensitivities"):
             warn_deprecated("the attribute `sensitivities` of a saved object", "`scores`")
             about["scores"] = result.sensitivities

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.channels.graph import ChannelGraph, Group
+from secateur.channels.program import Program
 from secateur.channels.ties import Reason
 from secateur.errors import first_line, users_line
 from secateur.network.examples import Example, call_arguments, doubled
@@ -37,7 +38,9 @@ class WrongShape(Exception):
     """The cut network runs, but returns other shapes than the original."""
 
 
-def probe(model: nn.Module, example: Example, graph: ChannelGraph, suspects: set[str]) -> ChannelGraph:
+def probe(
+    model: nn.Module, example: Example, graph: ChannelGraph, suspects: set[str], programs: Sequence[Program] = ()
+) -> ChannelGraph:
     """Return the graph with those groups kept that the model's own forward does not allow to shrink.
 
     The first trial runs without data, on the meta device, at almost no cost: forward must run. The second runs once
@@ -47,8 +50,9 @@ def probe(model: nn.Module, example: Example, graph: ChannelGraph, suspects: set
     Args:
         model, example, graph: as traced.
         suspects: names of the groups to test first, since they pass a size that may be hard-coded.
+        programs: the exported programs of evaluation and of training, which know the shapes of the original's outputs.
     """
-    if graph.prunable:
+    if graph.prunable and not _shapes_stay(model, example, graph, programs):
         graph = _keep_failing(graph, _shape_trial(model, example, graph), suspects)
     if graph.prunable:
         graph = _keep_failing(graph, _value_trial(model, example, graph, suspects), suspects)
@@ -81,6 +85,26 @@ def _failing(groups: Sequence[Group], trial: Trial) -> dict[str, Reason]:
     return _failing(groups[:middle], trial) | _failing(groups[middle:], trial)
 
 
+def _shapes_stay(model: nn.Module, example: Example, graph: ChannelGraph, programs: Sequence[Program]) -> bool:
+    """Return whether forward runs with all groups narrower, and returns the shapes of both programs.
+
+    False also if it is not known: the meta device may lack an op.
+    """
+    if len(programs) < 2:  # training mode could not be exported
+        return False
+    inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), example)
+    try:
+        small = cut_module(meta_copy(model), _narrower(graph, graph.prunable))
+        found = [_shapes(_run(small, inputs)), _shapes(_run(small, doubled(inputs), train=True))]
+    except Exception:
+        return False
+    return found == [program.output_shapes for program in programs]
+
+
+def _narrower(graph: ChannelGraph, groups: Sequence[Group]) -> Plan:
+    return Plan.keeping(graph, {group.name: range(1, group.size) for group in groups})
+
+
 def _shape_trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Trial:
     """Return a trial that cuts one unit of each group and compares the output shapes with the original's."""
     shadow, inputs = meta_copy(model), pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), example)
@@ -94,7 +118,7 @@ def _shape_trial(model: nn.Module, example: Example, graph: ChannelGraph) -> Tri
         expected.append((several, True, _shapes(_run(shadow, several, train=True))))
 
     def trial(groups: Sequence[Group]) -> Exception | None:
-        small = cut_module(shadow, Plan.keeping(graph, {group.name: range(1, group.size) for group in groups}))
+        small = cut_module(shadow, _narrower(graph, groups))
         for given, train, shapes in expected:
             try:
                 found = _shapes(_run(small, given, train=train))

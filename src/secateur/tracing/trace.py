@@ -119,7 +119,7 @@ def _traced(
         graph = _graph(model, programs, ties, keep, describe(example), output, notes)
         graph = free_inputs(model, graph) if prune_inputs else graph
         for candidate in follow_widths(model, graph):
-            found.append(probe(model, example, candidate, _suspects(graph, ties)))
+            found.append(probe(model, example, candidate, _suspects(graph, ties), programs))
             if found[-1].prunable == candidate.prunable:
                 break
         if not ties.ambiguous or found[-1].prunable == candidate.prunable:
@@ -136,6 +136,14 @@ def _graph(
     output: Output,
     notes: list[str],
 ) -> ChannelGraph:
+    if not programs[0].graph.output_node().all_input_nodes:
+        for hook in forward_hooks(model, DropOutputs):  # all of them may be free
+            hook.check()
+        raise SecateurError(
+            "forward returns no tensor, so a cut of it cannot be compared",
+            layer=type(model).__name__,
+            remedy="return the predictions, or wrap the model in a module that does",
+        )
     used = {name: tensor for program in programs for name, tensor in program.tensors.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in {**named_tensors(model), **used}.items()}
     shapes |= {slot.parameter: (size,) for slot, size in ties.sizes.items() if slot.parameter not in shapes}

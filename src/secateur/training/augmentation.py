@@ -1,9 +1,9 @@
-"""Augmentation of images for training without labels: mirrored and shifted, where the original allows it."""
+"""Augmentation of images for training without labels: mirrored and shifted where the original allows it, and mixed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,11 @@ class Augmentation:
             call = with_images(call, change(call[0][0], source))
         return call
 
+    def mixing(self) -> Augmentation:
+        """Return the same augmentation with images mixed at the end, for a teacher that answers for mixed images."""
+        about = f"{self.about}, and mixed in pairs" if self.changes else "images are mixed in pairs"
+        return replace(self, changes=(*self.changes, mix), about=about)
+
 
 def are_images(call: Call) -> bool:
     """Return whether the only input of a call is a batch of images, [samples, 1 to 4 channels, height, width]."""
@@ -76,6 +81,13 @@ def shift(images: Tensor, source: torch.Generator) -> Tensor:
     height, width = images.shape[2:]
     parts = [one[:, y : y + height, x : x + width] for one, y, x in zip(padded, *offsets, strict=True)]
     return torch.stack(parts)
+
+
+def mix(images: Tensor, source: torch.Generator) -> Tensor:
+    """Return weighted means of each image and another one of the batch (mixup), with random weights from 0 to 1."""
+    weights = torch.rand(len(images), 1, 1, 1, generator=source).to(images)
+    others = torch.randperm(len(images), generator=source).to(images.device)
+    return weights * images + (1 - weights) * images[others]
 
 
 def sound_augmentation(model: nn.Module, calls: Sequence[Call]) -> Augmentation:

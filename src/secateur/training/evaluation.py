@@ -183,6 +183,8 @@ def batches_of(batches: Any, epoch: int) -> Iterable[Any]:
 
 def size_of(batch: Any) -> int:
     """Return the number of samples in a batch: the length of its first tensor, or 1 if it has none."""
+    if _is_pair(batch) and batch[0].dim():
+        return len(batch[0])
     leaves = pytree.tree_leaves(batch)
     return next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)
 
@@ -199,12 +201,19 @@ def inputs_of(batch: Any) -> Any:
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch on a device, with tensors instead of numpy arrays."""
+    if _is_pair(batch):  # the usual batch, without the overhead of a tree
+        return tuple(one.to(device, non_blocking=True) for one in batch)
 
     def moved(leaf: Any) -> Any:
         leaf = torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
         return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(moved, batch)
+
+
+def _is_pair(batch: Any) -> bool:
+    """Return whether a batch is a plain tuple of two tensors."""
+    return type(batch) is tuple and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)
 
 
 def _correct(scores: Tensor, y: Tensor, top5: bool) -> list[Tensor]:

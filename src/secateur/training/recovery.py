@@ -31,7 +31,7 @@ from secateur.network.modules import device_of, duplicate, mode, unwrap
 from secateur.progress import bar
 from secateur.surgery.cut import wrap_like
 from secateur.surgery.plan import Plan
-from secateur.training.augmentation import Augmentation, sound_augmentation, with_function
+from secateur.training.augmentation import Augmentation, are_images, sound_augmentation, with_function
 from secateur.training.averages import copies, put
 from secateur.training.distillation import Teacher, check_outputs
 from secateur.training.learning_rates import learning_rate
@@ -39,10 +39,11 @@ from secateur.training.settings import Training
 
 Half = Literal["off", "bf16"]
 Augment = Literal["auto", "none"] | Callable[[Tensor], Tensor]
-STEPS, BATCH, RATE = 200, 32, 1e-4
+STEPS, BATCH, RATE = 600, 64, 5e-3
 FEWEST = 32  # samples
+SMALL = 1e-3  # the least size that a tensor of weights counts as
 LOOKS = 10  # evaluations on held-out samples
-COPIES = 8  # of each sample, differently changed
+COPIES = 32  # of each sample, differently changed
 TEMPERATURE, FEATURES, DECAY = 4.0, 1.0, 0.0  # of class scores, weight of features, weight decay
 
 
@@ -147,10 +148,11 @@ def recover(
         samples: the number of samples to use; all if not given.
         steps: gradient steps of AdamW, in one cycle of the learning rate.
         batch: samples in each step.
-        lr: the largest learning rate.
+        lr: the largest learning rate, relative to the size of each weight tensor (its root mean square), so that one
+            value suits networks with large and with small weights.
         minutes: the time after which it ends; the learning rate falls in time for that.
-        augment: `"auto"` mirrors and shifts images if the original gives the same answers for them, `"none"` leaves
-            them as they are; or a function of a batch of inputs, called in every step.
+        augment: `"auto"` mirrors and shifts images if the original gives the same answers for them, and mixes pairs of
+            them; `"none"` leaves them as they are; or a function of a batch of inputs, called in every step.
         amp: `"bf16"` takes the steps in bfloat16, in about half of the time where the processor has it in hardware;
             held-out samples are always judged in full precision.
         to_inputs: turns a batch into the input of the network: a tensor, a tuple of arguments or a dict of keywords.
@@ -168,13 +170,14 @@ def recover(
     if not any(parameter.requires_grad for parameter in student.parameters()):
         raise UsageError("all parameters are frozen", layer=type(student).__name__, remedy="unfreeze some")
     parts = hold_out(calls(data, to_inputs=to_inputs, samples=samples))
-    if (found := sum(batch_size(part.batch) for part in parts)) < FEWEST:
+    if (found := sum(len(part.order) for part in parts)) < FEWEST:
         raise SecateurError(f"{found} samples are too few", layer="data", remedy=f"pass at least {FEWEST}, better 500")
     fitted = _mixed(fitted_samples(parts), batch, torch.Generator().manual_seed(seed))
     held = list(split(held_out_samples(parts)))
     changes = _augmentation(augment, original, held)
-    if augment == "auto":
+    if augment == "auto" and all(map(are_images, held)):
         held += [changes(call, torch.Generator().manual_seed(seed)) for call in held if changes.changes]
+        changes = changes.mixing()  # the original answers for mixed images, too; they are not what users have
     with mode(original, False), mode(student, False):
         judge = Judge(original, student, held)
         limit = math.inf if minutes is None else 60 * minutes
@@ -230,7 +233,8 @@ def _descend(
     """Take the gradient steps until they are done or the seconds are over; return notes."""
     student, settings, device = teacher.student, teacher.settings, device_of(teacher.student).type
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, settings.lr, weight_decay=DECAY)
+    sizes = [max(SMALL, float(parameter.detach().square().mean().sqrt())) for parameter in trained]
+    optimizer = torch.optim.AdamW([{"params": [one]} for one in trained], settings.lr, weight_decay=DECAY)
     different = len(batches) * (COPIES if changes.changes else 1)
     began, looks, step, done = time.perf_counter(), 0, 0, 0.0
     with bar("recovering", steps, progress) as advance:
@@ -239,8 +243,8 @@ def _descend(
             call = changes(batches[entry % len(batches)], torch.Generator().manual_seed(settings.seed + entry))
             step += 1
             done = min(1.0, max(step / steps, (time.perf_counter() - began) / limit if limit > 0 else 1.0))
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(settings, 0, done)
+            for group, size in zip(optimizer.param_groups, sizes, strict=True):
+                group["lr"] = size * learning_rate(settings, 0, done)
             with torch.autocast(device, torch.bfloat16, enabled=settings.amp == "bf16"):
                 with teacher.watch(student) as seen:
                     forward(student, call)

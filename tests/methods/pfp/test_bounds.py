@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -106,6 +106,11 @@ def test_expected_unique_of_certain_impossible_and_hardly_possible_channels() ->
     assert expected_unique(3.0, np.array([1e-300])) == pytest.approx(3e-300)
 
 
+MANY = 1e307  # nearly the largest float
+
+
+@example([1.0] * 7 + [1.1e-308], [7.0])  # a channel so unlikely that the number of draws for it is not finite
+@example([1.0, 0.5, 0.25, 0.125, 5e-324], [4.5])
 @given(scores, st.lists(st.just(0.0) | st.floats(1e-250, 12), min_size=1, max_size=8))
 def test_draws_for_is_the_fewest_that_give_so_many(values: list[float], wishes: list[float]) -> None:
     p = shares(values)
@@ -115,6 +120,8 @@ def test_draws_for_is_the_fewest_that_give_so_many(values: list[float], wishes: 
     for wish, draws in zip(wishes, found):
         if wish >= np.count_nonzero(p):
             assert draws == np.inf
+        elif draws == np.inf:  # more than a float can hold
+            assert expected_unique(MANY, p) <= wish
         else:
             assert expected_unique(float(draws), p) == pytest.approx(wish, rel=1e-9)
 

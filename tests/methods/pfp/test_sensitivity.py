@@ -250,7 +250,7 @@ def test_batches_of_any_size_give_the_same(sizes: list[int], kind: str) -> None:
 def test_more_samples_only_raise_it_and_labels_do_not_matter() -> None:
     model = telling()
     few, all_of_them = (sc.sensitivity(model, [(IMAGES, torch.arange(6))], samples=samples) for samples in (2, None))
-    assert all((few[name] <= all_of_them[name]).all() for name in few)
+    assert all((few[name] <= all_of_them[name] * (1 + 1e-12)).all() for name in few)  # batches of other sizes round
     assert any((few[name] < all_of_them[name]).any() for name in few)
 
 

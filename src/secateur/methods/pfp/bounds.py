@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import overload
 
@@ -18,6 +19,7 @@ BLOCK = 2**17  # most numbers in one temporary array, so that it stays in the ca
 CLOSE = 1e-12  # a number of draws is found when its logarithm changes by less
 CERTAIN = 750.0  # the rate of a channel of probability 1: one draw misses it with probability e^-750, which is 0.0
 HOPELESS = 1e300  # any number of draws above this counts as the same
+LARGEST = math.log(sys.float_info.max) - 1  # of the logarithm of a number of draws
 ROUNDS = 400  # bisection alone needs 50
 
 
@@ -91,7 +93,7 @@ def expected_unique(draws: float | Array, p: Array) -> float | Array:
 def draws_for(unique: npt.ArrayLike, p: Array) -> Array:
     """Return, for each number of distinct channels, how many draws (a real number) give as many on average.
 
-    It is infinite from the number of channels of positive probability on.
+    It is infinite from the number of channels of positive probability on, and where it is too large for a float.
 
     >>> draws_for([0, 1.5, 2], np.array([0.5, 0.5])).round(6)
     array([ 0.,  2., inf])
@@ -190,10 +192,12 @@ def _solve(targets: Array, rates: Array) -> Array:
     """
     tails = np.cumsum(rates[::-1])[::-1]
     below, above = np.ceil(targets).astype(int) - 1, np.floor(targets).astype(int) + 1
-    least = np.maximum(targets / tails[0], (targets - below) / tails[below])
+    with np.errstate(over="ignore"):  # a channel may be so unlikely that no finite number of draws finds it
+        least = np.maximum(targets / tails[0], (targets - below) / tails[below])
     low = np.log(np.maximum(least, np.finfo(np.float64).tiny))
     high = np.log(-np.log1p(-targets / above)) - np.log(rates[above - 1])
     high = np.maximum(low, high)  # for one channel the two are equal except for rounding
+    low, high = np.minimum(low, LARGEST), np.minimum(high, LARGEST)
     steps = np.linspace(0, 1, 512)
     even = low.min() + steps * (high.max() - low.min())
     grid = np.sort(np.concatenate([even, np.quantile(np.concatenate([low, high]), steps)]))
@@ -202,7 +206,8 @@ def _solve(targets: Array, rates: Array) -> Array:
     found = [
         _newton(guess[rows], low[rows], high[rows], targets[rows], rates) for rows in _blocks(len(targets), len(rates))
     ]
-    return np.exp(np.concatenate(found))
+    logarithms = np.concatenate(found)
+    return np.where(logarithms >= LARGEST, np.inf, np.exp(logarithms))
 
 
 def _newton(at: Array, low: Array, high: Array, targets: Array, rates: Array) -> Array:
