@@ -13,7 +13,7 @@ import secateur as sc
 from support.networks.architectures import Spec, build, examples, random_spec, specs
 from support.networks.checks import check
 
-CHUNKS, EACH = 6, 50
+CHUNKS, EACH = 6, 20
 
 ONE = {"seed": 12, "dims": 2, "size": 6, "channels": 3, "head": ["pool", 4, 0], "second_input": "", "outputs": "tensor"}
 ONE |= {"auxiliary": False, "unused": False, "output": "module", "kept": 0.5}

@@ -17,6 +17,7 @@ import secateur as sc
 from secateur import tables
 from secateur.embedded import digits, lenet5
 from secateur.storage.checkpoint import read_info
+from secateur.training import recovery
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +204,8 @@ def test_effort_decides_about_trials_and_recovery(effort: Any) -> None:
     assert ("trials: estimates" in stages) == (effort == "quick")  # six trials are few enough to be run
     assert ("recovery" in stages) == (effort == "thorough")
     assert any("recovered: output divergence" in note for note in res.notes) == (effort == "thorough")
+    assert res.agreement is not None and res.agreement.samples == (32 if effort == "thorough" else 64)  # half chose
+    assert recovery.SEEN not in res.notes
     assert res.repair is not None and res.settings is not None and res.settings.effort == effort
     assert "profile" not in res.info and "elimination" in tables.plain(res.profile_table())
 

@@ -111,6 +111,25 @@ def test_it_is_never_worse_by_its_measure(case: Any) -> None:
     )
 
 
+def test_samples_that_pruning_has_not_used_are_held_out() -> None:
+    """As many as a quarter of all; the others take part in the steps."""
+    model, x = original(), images(200)
+    res = sc.prune(model, x[:100], budget={"macs": "60%"})
+    found = sc.recover(res.model, model, x, plan=res.plan, steps=5, augment="none")
+    assert (found.samples, found.held_out) == (150, 50) and recovery.SEEN not in found.notes
+    assert found.before == pytest.approx(divergence(res.model, model, x[100:150]), rel=1e-5)
+
+
+@pytest.mark.parametrize(("samples", "note"), [(100, True), (131, True), (132, False)])
+def test_too_few_unused_samples_are_noted(samples: int, note: bool) -> None:
+    model, x = original(), images(samples)
+    res = sc.prune(model, x[:100], budget={"macs": "60%"})
+    found = sc.recover(res.model, model, x, plan=res.plan, steps=2, augment="none")
+    assert (recovery.SEEN in found.notes) == note and found.held_out == (samples // 4 if note else 32)
+    other = sc.recover(res.model, model, images(64, seed=9), plan=res.plan, steps=2, augment="none")
+    assert recovery.SEEN not in other.notes and other.held_out == 16
+
+
 def test_the_measure_is_the_divergence_on_held_out_samples(case: Any) -> None:
     small, model, plan = case
     x = images()

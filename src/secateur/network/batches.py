@@ -207,15 +207,17 @@ def split(batches: Iterable[Call], size: int = BATCH) -> Iterator[Call]:
             yield take(batch, slice(first, first + size))
 
 
-def hold_out(batches: Iterable[Call], *, together: int = 0) -> list[SplitBatch]:
+def hold_out(batches: Iterable[Call], *, together: int = 0, which: Tensor | None = None) -> list[SplitBatch]:
     """Return the batches, each with its held-out samples, one in four, behind the others.
 
     Args:
         together: join small batches, up to this many samples.
+        which: for each sample, over all batches, whether it is held out, instead of one in four.
     """
     parts, first, fitted = list[SplitBatch](), 0, 0
     for sources in _groups(batches, together):
-        held = torch.arange(first, first + count_samples(sources)) % EVERY == EVERY - 1
+        numbers = torch.arange(first, first + count_samples(sources))
+        held = numbers % EVERY == EVERY - 1 if which is None else which[numbers]
         parts.append(SplitBatch(sources, held.int().argsort(stable=True), int((~held).sum()), fitted))
         first += len(held)
         fitted += parts[-1].fitted

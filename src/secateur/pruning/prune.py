@@ -18,7 +18,7 @@ from secateur.deprecation import renamed_arguments
 from secateur.errors import SecateurError, UsageError
 from secateur.methods.base import Method
 from secateur.methods.pfp.method import Select
-from secateur.network.batches import as_batches, batch_size, calls
+from secateur.network.batches import Call, as_batches, batch_size, calls, count_samples, take
 from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
 from secateur.network.modules import duplicate, named_tensors
@@ -38,7 +38,7 @@ from secateur.surgery.cut import cut, wrap_like
 from secateur.surgery.plan import Plan
 from secateur.surgery.rewrite import runnable
 from secateur.surgery.verify import tolerance_for, verify
-from secateur.training.recovery import recover
+from secateur.training.recovery import FEWEST, recover
 
 
 @renamed_arguments(points="samples")
@@ -294,14 +294,14 @@ def carry_out(job: Job, draft: Draft) -> Pruned:
         if job.settings.repaired:
             small, report, more = _repaired(small, job, draft.plan)
             notes += more
-        if job.settings.effort == "thorough" and job.settings.repaired:
-            small, more = _recovered(small, job, draft.plan)
-            notes += more
     else:
         small, difference = duplicate(model), 0.0
-    own = (one for call in job.calibration for one in fingerprints.of(call))
-    used = fingerprints.pack([*fingerprints.remembered(model), *own])
-    fingerprints.remember(small, used)
+    used = _remember(small, model, job.calibration)
+    if draft.plan.kept and job.settings.effort == "thorough" and job.settings.repaired:
+        judges = _judges(job)
+        small, more = _recovered(small, job, draft.plan, judges)
+        notes += more
+        used = _remember(small, model, [*job.calibration, *judges])
     return Pruned(
         model=with_all_outputs(small),
         plan=draft.plan,
@@ -349,14 +349,32 @@ def with_agreement(res: Pruned, model: nn.Module, unused: Sequence[Pair]) -> Pru
     return replace(res, agreement=found, notes=(*res.notes, *found.notes(repaired=repaired, failed=failed)))
 
 
-def _recovered(small: nn.Module, job: Job, plan: Plan) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the network after gradient steps on the calibration samples; one that cannot take them stays as it is."""
+def _remember(small: nn.Module, model: nn.Module, samples: Sequence[Call]) -> str:
+    """Let the smaller network remember these samples and those of the original; return their fingerprints."""
+    own = (one for call in samples for one in fingerprints.of(call))
+    used = fingerprints.pack([*fingerprints.remembered(model), *own])
+    fingerprints.remember(small, used)
+    return used
+
+
+def _judges(job: Job) -> list[Call]:
+    """Return every other sample that pruning has not used, if they are enough to judge the recovery."""
+    found = [take(call, slice(0, None, 2)) for call, _ in job.unused]
+    return found if count_samples(found) >= FEWEST else []
+
+
+def _recovered(small: nn.Module, job: Job, plan: Plan, judges: Sequence[Call]) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the network after gradient steps on the calibration samples; one that cannot take them stays as it is.
+
+    Args:
+        judges: samples that the repair has not used; if they are enough, they choose when to stop.
+    """
     try:
         with memory_errors(), stage("recovery"):
             found = recover(
                 small,
                 job.model,
-                job.calibration,
+                [*job.calibration, *judges],
                 plan=plan,
                 seed=job.settings.seed,
                 to_inputs=lambda call: call[0] or call[1],

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._torch import pytree
+from secateur.certificates import fingerprints
 from secateur.errors import SecateurError, UsageError
 from secateur.network.batches import (
     Call,
@@ -44,6 +45,10 @@ FEWEST = 32  # samples
 SMALL = 1e-3  # the least size that a tensor of weights counts as
 LOOKS = 10  # evaluations on held-out samples
 COPIES = 32  # of each sample, differently changed
+SEEN = (
+    "the held-out samples took part in pruning, which flatters the network as it was: pass at least "
+    f"{FEWEST} that it has not used"
+)
 TEMPERATURE, FEATURES, DECAY = 4.0, 1.0, 0.0  # of class scores, weight of features, weight decay
 
 
@@ -135,9 +140,11 @@ def recover(
     >>> print(found.summary())
 
     The outputs are matched to the original's, and so are the features that enter the last layer, before they are
-    pooled. Both networks are in evaluation mode, so the statistics of norms stay as they are. One sample in four is
-    held out, and the network that is nearest to the original on these samples is returned: by that measure it is never
-    worse than before. A repair that was fitted to the same samples flatters the network as it was; where images may be
+    pooled. Both networks are in evaluation mode, so the statistics of norms stay as they are. Some samples are held
+    out, and the network that is nearest to the original on these samples is returned: by that measure it is never
+    worse than before. If the data have at least 32 samples that pruning has not used, up to a quarter of all, these are
+    held out: `sc.prune(model, images, budget, samples=400)` of 500 images leaves 100. Otherwise it is one sample in
+    four, and a note says that the repair was fitted to them, which flatters the network as it was; where images may be
     augmented, the held-out ones are changed too, into images that no repair has seen.
 
     Args:
@@ -169,9 +176,11 @@ def recover(
     teacher = Teacher(original, student, settings, plan, pooled=True, memory=memory)
     if not any(parameter.requires_grad for parameter in student.parameters()):
         raise UsageError("all parameters are frozen", layer=type(student).__name__, remedy="unfreeze some")
-    parts = hold_out(calls(data, to_inputs=to_inputs, samples=samples))
-    if (found := sum(len(part.order) for part in parts)) < FEWEST:
+    batches = list(calls(data, to_inputs=to_inputs, samples=samples))
+    if (found := count_samples(batches)) < FEWEST:
         raise SecateurError(f"{found} samples are too few", layer="data", remedy=f"pass at least {FEWEST}, better 500")
+    unused = _unused(batches, frozenset(fingerprints.remembered(small)))
+    parts = hold_out(batches, which=_held_out(unused))
     fitted = _mixed(fitted_samples(parts), batch, torch.Generator().manual_seed(seed))
     held = list(split(held_out_samples(parts)))
     changes = _augmentation(augment, original, held)
@@ -182,6 +191,8 @@ def recover(
         judge = Judge(original, student, held)
         limit = math.inf if minutes is None else 60 * minutes
         notes = _descend(teacher, fitted, changes, judge, steps, limit - (time.perf_counter() - started), progress)
+    if unused.sum() < FEWEST:
+        notes += (SEEN,)
     put(student, judge.best_weights)
     return Recovered(
         model=wrap_like(small, student),
@@ -195,6 +206,18 @@ def recover(
         augmentation=changes.about,
         notes=(*teacher.notes, *notes),
     )
+
+
+def _unused(batches: Sequence[Call], used: frozenset[str]) -> Tensor:
+    """Return for each sample whether pruning has not used it."""
+    return torch.tensor([not used or one not in used for call in batches for one in fingerprints.of(call)])
+
+
+def _held_out(unused: Tensor) -> Tensor | None:
+    """Return which samples are held out: unused ones, up to a quarter of all; None if any will do, or they are few."""
+    if unused.all() or unused.sum() < FEWEST:
+        return None
+    return unused & (unused.cumsum(0) <= max(FEWEST, len(unused) // 4))
 
 
 class Judge:
