@@ -59,6 +59,7 @@ SENSIBLE_VALUES: dict[str, tuple[str, ...]] = {
     ),
     "model": ("net.py:make",) * 8 + ("net.py:Net", "net.py:Pair"),
     "small": ("small.safetensors",),
+    "theory.small": ("pfp.safetensors",) * 4 + ("small.safetensors",),
     "sources": ("run", "run", "small.safetensors", "bench.json", "none"),
     "source": ("run", "run", "small.safetensors", "bench.json", "none"),
     "name": ("table-lenet", "table-cifar", "fig-curves", "all", "none"),
@@ -169,6 +170,7 @@ def write_inputs(folder: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     torch.save(model.state_dict(), folder / "weights.pt")
     sc.save(folder / "small.safetensors", sc.prune(model, torch.randn(40, 6), {"params": "60%"}))
+    sc.save(folder / "pfp.safetensors", sc.prune(model, torch.randn(40, 6), {"params": "60%"}, method="pfp"))
     (folder / "bad.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     (folder / "old.file").touch()
     sc.export(model, folder / "net.onnx", torch.zeros(1, 6), runs=20)

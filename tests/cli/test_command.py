@@ -246,6 +246,27 @@ def test_the_message_after_ctrl_c_is_printed_where_stderr_was(monkeypatch: pytes
     assert (result.exit_code, result.stderr) == (130, "interrupted: no half-written file is left\n")
 
 
+# Options without their value
+
+
+@pytest.mark.parametrize("words", [("--out", "--json"), ("--out", "--force"), ("--runs", "--out", "x.pt2")])
+def test_an_option_is_not_taken_for_the_value_of_another(
+    words: tuple[str, ...], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    result = run("export", f"{file}:make", "--input", "1x6", *words)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert f"'{words[0]}' requires a value, found the option '{words[1]}'" in result.stderr
+    assert not Path(words[1]).exists()
+
+
+def test_an_option_is_a_value_if_it_is_meant_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    result = run("profile", f"{file}:make", "--input", "1x6", "--out=--json", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) and Path("--json").exists()
+
+
 # Random command lines
 
 

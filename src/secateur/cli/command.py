@@ -33,14 +33,27 @@ class Command(TyperCommand):
     """A command that accepts old names of its options, and lists them by panels."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with old names replaced by the new ones."""
+        """Parse the arguments, with old names replaced by the new ones and no option taken for a value."""
         known = {name for parameter in self.params for name in parameter.opts}
         for place, argument in enumerate(args):
             old, equals, value = argument.partition("=")
             if OLD_NAMES.get(old) in known:
                 deprecated(old, OLD_NAMES[old])
                 args[place] = f"{OLD_NAMES[old]}{equals}{value}"
+        self._check_values(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _check_values(self, ctx: Any, args: list[str]) -> None:
+        """Fail where an option stands in place of a value, `--out --json`, which click would take as the value."""
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+        flags = {name for one in options if one.is_flag for name in (*one.opts, *one.secondary_opts)}
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                return
+            if word in known - flags and (value := next(words, "")) in known:
+                ctx.fail(f"Option '{word}' requires a value, found the option '{value}'; to mean it, {word}={value}.")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the arguments, then the options by panel, required ones first; --help belongs to the output."""
