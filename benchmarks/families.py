@@ -12,14 +12,16 @@ Torch-Pruning is given the layers that produce outputs.
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
+from contextlib import suppress
 from fnmatch import fnmatch
 from statistics import median
 from typing import Any
 
 from coverage import in_process, warm_up
 from coverage_page import OUTCOMES, TOOLS, cells
-from environment import RESULTS, Rows, add_keep_option, options, read_record, write_atomic, write_record
+from environment import RESULTS, Rows, add_keep_option, options, prepare, read_record, write_atomic, write_record
 from families_networks import LIBRARIES, names
 
 PAGE = RESULTS.parent / "docs" / "families.md"
@@ -29,6 +31,13 @@ TITLES = {
     "monai": "MONAI, in two dimensions",
     "transformers": "transformers, small configurations",
     "pytorchcv": "pytorchcv: classification, segmentation, pose",
+}
+PACKAGES = {
+    "yolo": "ultralytics",
+    "smp": "segmentation_models_pytorch",
+    "monai": "monai.networks.nets",
+    "transformers": "transformers",
+    "pytorchcv": "pytorchcv.model_provider",
 }
 HEAD = """\
 # Detectors, segmenters and other families
@@ -111,10 +120,19 @@ def main() -> None:
     jobs = [(name, tool) for name in names() if fnmatch(name, args.only) for tool in tools]
     jobs = [job for job in jobs if job not in done]
     warm_up()
+    preload({name.split(":")[0] for name, _ in jobs})
     for number, job in enumerate(jobs, 1):
         row = rows.add(_without_paths(in_process(*job, args.limit)))
         print(f"{number}/{len(jobs)}", *job, row["outcome"], row.get("error", "")[:200], flush=True)
     gather(rows)
+
+
+def preload(libraries: set[str]) -> None:
+    """Import the packages of these libraries, so that no forked process has to."""
+    prepare()
+    for library in libraries & PACKAGES.keys():
+        with suppress(ImportError):
+            importlib.import_module(PACKAGES[library])
 
 
 def _without_paths(row: dict[str, Any]) -> dict[str, Any]:
