@@ -126,7 +126,7 @@ def _walk(name: str, row: dict[str, Any]) -> None:
         row |= _certified(sc, name, model, loaded, res.fingerprints) | {"stage": "export"}
         example = data[0] if isinstance(data[0], dict) else (data[0][0],)
         for part in row["scope"]:
-            made = sc.export(loaded, Path(folder) / "part.onnx", example, scope=part, runs=2)
+            made = sc.export(loaded, Path(folder) / "part.onnx", example, scope=part, runs=20)
             row["export_difference"] = max(made.difference, row.get("export_difference", 0.0))
 
 
