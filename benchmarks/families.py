@@ -51,8 +51,8 @@ channels, also feature maps beside the predictions; `free_outputs` would free th
 that produce outputs, which it cannot know. {missing}
 """
 WHY = """\
-"Too little" is less than 30 % of the parameters. Channels under a norm whose statistics are taken over all channels stay,
-so that of transformers only heads and hidden units are removed: 16 to 29 % in these small configurations, where
+"Too little" is less than 30 % of the parameters. Channels under a norm whose statistics are taken over all channels
+stay, so that of transformers only heads and hidden units are removed: 16 to 29 % in these small configurations, where
 embeddings are a large part."""
 
 
