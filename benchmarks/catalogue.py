@@ -101,6 +101,11 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "detectors",
+        (*PRUNE, "secateur.storage", "secateur.certificates"),
+        packages=("torchvision", "transformers", "onnx", "onnxruntime"),
+    ),
+    Benchmark(
         "tasks",
         (*PRUNE, "secateur.training"),
         f"{DATA} {RUNS}/tasks",

@@ -114,9 +114,9 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "Dinov2": {**SMALL_VIT, "mlp_ratio": 2},
     "Swin": {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4], "image_size": 96, "window_size": 6},
     "FocalNet": {"embed_dim": 24, "depths": [1, 1], "hidden_sizes": [24, 48], "image_size": 96},
-    "Pvt": {"hidden_sizes": [16, 32, 64, 96], "depths": [1, 1, 1, 1], "image_size": 96},
+    "Pvt": {"hidden_sizes": [16, 32, 80, 96], "depths": [1, 1, 1, 1], "image_size": 96},
     "Van": {"hidden_sizes": [16, 32, 64, 96], "depths": [1, 1, 1, 1]},
-    "Cvt": {"embed_dim": [16, 48, 96], "depth": [1, 1, 2]},
+    "Cvt": {"embed_dim": [16, 48, 96], "depth": [1, 2, 3]},
 }
 PYTORCHCV = """
 alexnet airnext50_32x4d_r2 bagnet9 bn_vgg11 bninception condensenet74_c4_g4 darknet_tiny darknet53 darts densenet121
