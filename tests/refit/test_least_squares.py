@@ -279,9 +279,9 @@ def test_the_factor_of_what_is_not_finite_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 13])
-@pytest.mark.parametrize("wide", [4, 1024])
-def test_squares_in_blocks_are_plain_products(n: int, wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ridge, "WIDE", wide)
+@pytest.mark.parametrize("narrow", [1, 4, 128])
+def test_squares_in_blocks_are_plain_products(n: int, narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ridge, "NARROW", narrow)
     x = torch.randn(2, 9, n).double()
     gram = torch.ones(2, n + 1, n + 1).double()
     ridge.add_squares(gram, x)

@@ -14,7 +14,7 @@ from secateur.network.batches import Call, calls, float_outputs
 from secateur.network.divergence import output_divergence
 from secateur.network.observer import LayerObserver
 from secateur.refit.fisher import Act, Run
-from secateur.refit.trials import Measured, Refit, Trials, divergences
+from secateur.refit.trials import CHECKS, SPREAD, Measured, Refit, Trials, divergences
 from support.cases import Net
 
 
@@ -82,6 +82,16 @@ def test_estimates_of_small_changes_are_their_divergences() -> None:
         assert found == pytest.approx(slow(network, refit, x), rel=0.15)
 
 
+def test_estimates_by_gradients_of_the_weight_are_those_by_running_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = network_and_images()
+    batches, refits = list(calls(list(x.split(40)))), random_refits(network, 0.1)
+    estimates = []
+    for most in (0, 4):
+        monkeypatch.setattr("secateur.refit.trials.WEIGHT_GRADIENTS", most)
+        estimates.append(Trials(run_of(network), batches, seed=0, most=64).estimates(refits, batches))
+    torch.testing.assert_close(*estimates)
+
+
 def test_few_trials_are_all_run_and_many_are_estimated() -> None:
     network, x = network_and_images()
     batches = list(calls(list(x.split(8))))
@@ -93,6 +103,9 @@ def test_few_trials_are_all_run_and_many_are_estimated() -> None:
     assert sum(one.whole is not None for one in found.values()) == 8
     assert all(one.estimate > 0 and one.on_few > 0 for one in found.values())
     assert all(one.whole is None for one in trials.measure(many, checks=0).values())
+    more = {(copy, key): refit for copy in range(3) for key, refit in many.items()}
+    assert len(more) > CHECKS
+    assert sum(one.whole is not None for one in trials.measure(more).values()) == SPREAD
     for key, one in divergences(found).items():  # over six orders of magnitude, by random numbers
         assert 1 / 4 < one / slow(network, many[key], x) < 4
 

@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the parameters and buffers; the CPU if there are none."""
-    return next((tensor.device for tensor in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def owner(name: str) -> str:

@@ -135,6 +135,6 @@ class _Refitted:
     def _compact(self) -> None:
         """Drop the rows of removed units, which are zero by now."""
         left, new_index = self.stays.nonzero().flatten(), self.stays.cumsum(0) - 1
-        self.inverse, self.weight = self.inverse[left][:, left], self.weight[:, left]
+        self.inverse, self.weight = self.inverse[left[:, None], left], self.weight[:, left]
         self.inputs = [new_index[own] for own in self.inputs]
         self.stays = self.stays[left]

@@ -27,7 +27,7 @@ FINE = (1e-9, 1e-12)  # in double precision these too
 FEW = 0.1  # if fewer of the outputs are better with the next smaller ridge, none beyond it is tried
 ROWS = 1 << 14  # rows for second moments, if there are as many
 LARGEST = 6144  # inputs, up to which second moments are kept; beyond, the rows themselves
-WIDE, BLOCKS = 1024, 6  # products of as many columns are computed in so many blocks
+NARROW, BLOCKS = 128, 6  # products are computed in blocks of at least so many columns, and in no more blocks
 DUAL_ROWS = 4096  # of those at most, in all folds
 EXACT = 256  # a relative error of fewer units in the last place is rounding
 
@@ -101,7 +101,7 @@ def add_squares(gram: Tensor, x: Tensor) -> None:
     """Add the products of rows [x, 1] with themselves to a gram [..., n + 1, n + 1], x being [..., m, n]."""
     total = x.sum(-2)
     n = x.shape[-1]
-    step = n if n < WIDE else -(-n // BLOCKS)
+    step = max(NARROW, -(-n // BLOCKS))
     for first in range(0, n, step):  # the part below the diagonal is a copy of that above
         end = min(first + step, n)
         block = x[..., first:end].mT @ x[..., first:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 
 import torch
@@ -48,7 +48,7 @@ class Windows:
             return None
         padded = tuple(n + a + b for n, (a, b) in zip(space, sides, strict=True))
         positions = count_positions(padded, call.kernel, call.stride, call.dilation)
-        return cls(space, call.kernel, call.dilation, tuple(a for a, _ in sides), positions)
+        return _windows(space, call.kernel, call.dilation, tuple(a for a, _ in sides), positions)
 
     @cached_property
     def taps(self) -> list[Place]:
@@ -166,6 +166,12 @@ class Windows:
         for part, seen in parts:
             found[:, seen] += part[:, None]
         return found.flatten()
+
+
+@lru_cache(maxsize=64)
+def _windows(space: Place, kernel: Place, dilation: Place, before: Place, positions: Place) -> Windows:
+    """Return the same object for the same sizes, so that its tables are computed once."""
+    return Windows(space, kernel, dilation, before, positions)
 
 
 def _correlation(lines: Tensor, cell: Sequence[slice], shift: Place) -> Tensor | None:

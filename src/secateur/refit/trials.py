@@ -31,10 +31,12 @@ from secateur.refit.fisher import Act, Run, backward
 from secateur.stages import stage
 
 ESTIMATED = 256  # samples for the estimates, at most
-CHECKS = 24  # trials that are run as a whole, spread over the range of the estimates; of no more, all are
+CHECKS = 24  # trials, up to which all are run as a whole
+SPREAD = 12  # of more, these are, spread over the range of the estimates: enough to fit the power
 FEW = 32  # samples that these run on, or a quarter of those for the estimates
 WHOLE = 512  # samples, if all trials are run as a whole
 EXPONENTS = (0.5, 3.0)  # the power of the estimate lies between these
+WEIGHT_GRADIENTS = 4  # the most numbers in the gradients of a weight, for each number in a layer's input and output
 CACHE = 256 << 20  # bytes of layer outputs that may be kept from one trial to the next
 
 K = TypeVar("K", bound=Hashable)
@@ -68,7 +70,7 @@ class Trials:
         """Return the divergence of each trial, estimated or measured.
 
         Args:
-            checks: the number of trials to run as a whole. If there are no more than these, there are no estimates.
+            checks: if there are no more trials, all are run as a whole, without estimates; else at most `SPREAD`.
         """
         keys = list(trials)
         if len(keys) <= checks:
@@ -80,7 +82,8 @@ class Trials:
         means = each.mean(1)
         few = first_batches(used, max(FEW, count_samples(used) // 4))
         known = [i for i in means.argsort().tolist() if means[i] > 0]
-        spread = np.unique(np.linspace(0, len(known) - 1, checks).round().astype(int)) if known and checks else ()
+        runs = min(checks, SPREAD)
+        spread = np.unique(np.linspace(0, len(known) - 1, runs).round().astype(int)) if known and runs else ()
         chosen = [known[i] for i in spread] + [i for i in range(len(keys)) if not means[i] > 0]
         with stage("trials: whole runs"):
             whole = dict(zip(chosen, self.whole([trials[keys[i]] for i in chosen], few), strict=True))
@@ -179,18 +182,36 @@ def _multiplying(by_layer: Mapping[str, Sequence[tuple[int, Tensor, Tensor]]], p
                 if version_of(layer.input) != version:  # overwritten: the whole trial decides
                     products[[number for number, _, _ in by_layer[layer.name]]] = math.nan
                     return
-                sums = layer.by_position(gradient).sum(2)
+                sums, by_weight = layer.by_position(gradient).sum(2), _weight_gradients(layer, gradient)
                 for number, weight, constant in by_layer[layer.name]:
-                    change = call.run(weight=weight - layer.weight.detach())
-                    if layer.bias is not None:
-                        change = change - _along_channels(layer.bias.detach(), layer)
-                    added = (change * gradient).flatten(1).sum(1) + sums @ constant.to(sums.dtype)
+                    change = weight - layer.weight.detach()
+                    added = sums @ constant.to(sums.dtype)
+                    if by_weight is not None:
+                        added += by_weight @ change.flatten()
+                    else:
+                        moved = call.run(weight=change)
+                        if layer.bias is not None:
+                            moved = moved - _along_channels(layer.bias.detach(), layer)
+                        added += (moved * gradient).flatten(1).sum(1)
                     products[number] += added.view(products.shape[1], -1).sum(1).double().cpu()
 
             output.register_hook(hook)
         return output
 
     return act
+
+
+def _weight_gradients(layer: LayerCall, gradient: Tensor) -> Tensor | None:
+    """Return the gradient of each sample for the weight, [samples, weight], which all trials of the layer share.
+
+    Only for a layer with a kernel of one and no stride; None for others, where running each trial is faster, and where
+    the gradients of the weight would take much more memory than the maps.
+    """
+    if layer.transposed or layer.groups > 1 or any(layer.padding) or {*layer.kernel, *layer.stride} != {1}:
+        return None
+    if layer.weight.numel() * len(gradient) > WEIGHT_GRADIENTS * (gradient.numel() + layer.input.numel()):
+        return None
+    return (layer.by_position(gradient) @ layer.x.flatten(2).mT).flatten(1)
 
 
 def _along_channels(values: Tensor, layer: LayerCall) -> Tensor:
