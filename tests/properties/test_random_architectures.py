@@ -27,7 +27,7 @@ FORMER_FAILURES = (
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_cut_equals_masked(chunk: int) -> None:
-    """300 networks in chunks that workers can share; a failure prints its spec: reproduce it with `check(spec)`."""
+    """120 networks in chunks that workers can share; a failure prints its spec: reproduce it with `check(spec)`."""
 
     @seed(chunk)
     @examples(EACH)
