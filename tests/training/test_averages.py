@@ -58,7 +58,7 @@ def test_training_returns_the_average_and_validates_it() -> None:
     train(model, Epochs(), settings, validation=held_out, on_epoch=look)
     assert [epoch.validation for epoch in seen] == inside
     after = evaluate(model, held_out)  # in the network's own memory format again, so up to rounding
-    assert after.loss == pytest.approx(inside[-1].loss, rel=1e-6) and after.accuracy == inside[-1].accuracy
+    assert after.loss == pytest.approx(inside[-1].loss, rel=1e-6) and after.top1 == inside[-1].top1
     plain = network(dropout=0.0)
     train(plain, Epochs(), Training(epochs=3, lr=0.1))
     assert not same(weights(plain), weights(model))
