@@ -174,18 +174,24 @@ def test_low_agreement_is_a_warning_with_what_helps() -> None:
     enough = Agreement(samples=100, divergence=0.1, same=90, low=0.8, high=0.95)
     assert enough.notes(repaired=True) == ()
     low = replace(enough, same=89)
-    assert "for only 89.0% of unused samples; more calibration samples (samples=) and" in low.notes(repaired=True)[0]
-    assert "milder budget" in low.notes(repaired=True)[0] and "repair=True" not in low.notes(repaired=True)[0]
+    assert (
+        "for only 89.0% of unused samples; a milder budget, more calibration samples (samples=), recovery"
+        in low.notes(repaired=True)[0]
+    )
+    assert "sc.recover" in low.notes(repaired=True)[0] and "repair=True" not in low.notes(repaired=True)[0]
     assert "repair=True" in low.notes(repaired=False)[0]
-    assert "the repair, which failed, more calibration" in low.notes(repaired=False, failed=True)[0]
+    assert "the repair, which failed, a milder budget" in low.notes(repaired=False, failed=True)[0]
 
 
 def test_a_collapse_is_reported_as_such() -> None:
     half = Agreement(samples=100, divergence=2.0, same=50, low=0.4, high=0.6)
     assert half.notes(repaired=True)[0].startswith("low agreement")
     (note,) = replace(half, same=49).notes(repaired=True)
-    assert note.startswith("the network has collapsed: it gives the original's answer for only 49.0% of unused samples")
-    assert note.endswith("this budget is out of reach without training the network further: choose a milder one")
+    assert note.startswith(
+        "the network has collapsed: the smaller network gives the original's answer for only 49.0% of unused samples"
+    )
+    assert "this budget is out of reach without training the network further: choose a milder one, or try" in note
+    assert all(setting in note for setting in ("samples=", "sc.recover", 'effort="thorough"'))
     assert "without a repair (repair=True) or without training" in replace(half, same=49).notes(repaired=False)[0]
     (failed,) = replace(half, same=49).notes(repaired=False, failed=True)
     assert "without the repair, which failed, or without training" in failed and "repair=True" not in failed
@@ -281,7 +287,7 @@ def test_without_samples_left_over_the_summary_says_how_to_get_the_figure(data: 
 def test_a_budget_that_ruins_the_network_is_reported() -> None:
     res = pruned(IMAGES[:200], budget="1%", method="ft")
     assert res.agreement is not None and res.agreement.share is not None and res.agreement.share < 0.9
-    collapsed = "has collapsed: it gives the original's answer for only" in words(res)
+    collapsed = "has collapsed: the smaller network gives the original's answer for only" in words(res)
     assert collapsed == (res.agreement.share < 0.5)
     assert collapsed or "Note: low agreement: the smaller network gives the original's answer for only" in words(res)
 

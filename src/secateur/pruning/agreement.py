@@ -19,6 +19,7 @@ from secateur.pruning.pool import Pair
 
 UNUSED = 256  # samples, at most, that pruning sets aside to measure agreement on
 LOW = 0.9  # agreement below it comes with a warning
+MORE = 'more calibration samples (samples=), recovery (effort="thorough", sc.recover) or retraining'
 COLLAPSED = 0.5  # and below this, with the remark that the budget is out of reach
 TAIL = 0.025  # on each side of the 95% interval
 
@@ -86,21 +87,18 @@ class Agreement:
             failed: whether a repair was tried and failed, for a reason that another note gives.
         """
         notes = []
+        found = (
+            f"the smaller network gives the original's answer for only {self.share or 0:.1%} of unused {self._counted}"
+        )
         if self.share is not None and self.share < COLLAPSED:
             repair = "without the repair, which failed, or " if failed else "without a repair (repair=True) or "
             notes.append(
-                f"the network has collapsed: it gives the original's answer for only {self.share:.1%} of unused "
-                f"{self._counted}; this budget is out of reach {'' if repaired else repair}without training the "
-                "network further: choose a milder one"
+                f"the network has collapsed: {found}; this budget is out of reach {'' if repaired else repair}without "
+                f"training the network further: choose a milder one, or try {MORE}"
             )
         elif self.share is not None and self.share < LOW:
-            help_ = "more calibration samples (samples=) and a milder budget"
-            repair = "the repair, which failed," if failed else "repair=True,"
-            notes.append(
-                f"low agreement: the smaller network gives the original's answer for only {self.share:.1%} of unused "
-                f"{self._counted}; {help_ if repaired else f'{repair} {help_}'} help, and so does training it "
-                "further"
-            )
+            repair = "the repair, which failed, " if failed else "repair=True, "
+            notes.append(f"low agreement: {found}; {'' if repaired else repair}a milder budget, {MORE} helps")
         if self.left_out:
             notes.append(f"{self.left_out:,} unused samples were left out: the original's own output for them is NaN")
         return tuple(notes)
