@@ -63,7 +63,8 @@ def measure(name: str, limit: int, root: Path) -> dict[str, Any]:
         outcome: dict[str, Any] = {"outcome": "refused", "error": error.cause, "remedy": error.remedy}
     else:
         share = res.agreement.share if res.agreement and name in FILES else None
-        outcome = {"outcome": "pruned", "agreement": share, "notes": list(res.notes)}
+        done = "pruned" if res.repair is not None else "cut, not repaired"
+        outcome = {"outcome": done, "agreement": share, "notes": list(res.notes)}
     row["seconds"] = round(time.perf_counter() - started, 1)
     return {**row, "peak_mb": used_mb("VmPeak"), "load": round(os.getloadavg()[0], 1), **outcome}
 

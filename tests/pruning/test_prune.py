@@ -194,6 +194,20 @@ def test_what_cannot_fit_is_refused_at_once_with_its_size() -> None:
     assert "this process may use" in printed and "keep=" in printed and "pfp, ft" in printed
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits on memory are those of Linux")
+def test_a_repair_that_cannot_fit_is_left_out_at_once_with_its_size() -> None:
+    program = WIDE.replace('{"macs": "50%"})', '{"macs": "80%"}, method="ft", repair=True)').replace(
+        "500 << 20", "300 << 20"
+    )
+    program = program.replace("    sc.prune(", "    res = sc.prune(").replace("except", "    print(*res.notes)\nexcept")
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=one_thread
+    ).stdout
+    assert "not repaired: memory: refitting the " in printed and " inputs of 2 takes about" in printed
+    assert "allow more memory, or leave the repair out" in printed
+
+
 @pytest.mark.parametrize("effort", ["quick", "default", "thorough"])
 def test_effort_decides_about_trials_and_recovery(effort: Any) -> None:
     images = digits("calibration")[0][:128]

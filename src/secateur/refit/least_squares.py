@@ -85,15 +85,20 @@ class Moments:
         return self.energy - 2 * (weight * self.cross).sum(2) + (product * weight).sum(2)
 
     def solve(self, ratio: float, constant: bool) -> Tensor:
-        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none."""
+        """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none.
+
+        The ridge is added to x x' in place: of a large layer, a copy takes much memory.
+        """
         n = self.gram.shape[1] - 1
         size = n + 1 if constant else n
-        gram = self.gram[:, :size, :size].clone()
+        gram = self.gram[:, :size, :size]
         diagonal = gram.diagonal(dim1=1, dim2=2)
         mean = diagonal[:, :n].mean(1, keepdim=True)
         diagonal[:, :n] += torch.where(mean > 0, ratio * mean, 1.0)
+        lower = factor(gram)
+        half = torch.linalg.solve_triangular(lower, self.cross[..., :size].mT.to(gram.dtype), upper=False)
         found = torch.zeros_like(self.cross)
-        found[..., :size] = torch.cholesky_solve(self.cross[..., :size].mT.to(gram.dtype), factor(gram)).mT
+        found[..., :size] = torch.linalg.solve_triangular(lower.mT, half, upper=True).mT
         return found
 
 
@@ -188,7 +193,7 @@ class _Fit(ABC):
             errors = self._errors(found)
             better = (errors < best) & inexact
             best, ratio = torch.where(better, errors, best), torch.where(better, r, ratio)
-            change = torch.where(better[..., None], torch.stack(list(found.values())).mean(0), change)
+            change = torch.where(better[..., None], sum(found.values(), start=0.0) / len(found), change)
             if better.double().mean() < FEW:
                 break
         weight = self.old if ratio.isinf().all() else self.old + self._as_weights(change)

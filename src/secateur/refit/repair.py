@@ -30,7 +30,7 @@ from secateur.network.batches import (
 from secateur.network.examples import revive
 from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import LayerCall, at_positions
-from secateur.network.memory import megabytes, memory_errors, out_of_memory, room
+from secateur.network.memory import free_memory, megabytes, memory_errors, out_of_memory, room
 from secateur.network.modules import Slot, device_of, duplicate, named_tensors, owner, unwrap
 from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
@@ -49,6 +49,7 @@ from secateur.surgery.plan import Plan
 
 TOGETHER = 256  # samples that run together: fewer batches are fewer calls of small functions
 HALVINGS = 4  # of the memory, where it turns out to be too much
+MATRICES = EVERY + 2  # that a fit holds at once: x x' of each fold, their sum without one, and its factor
 TINY = 1e-3  # of the largest scale of a norm: channels scaled by less do not compensate for others
 
 
@@ -178,6 +179,7 @@ def _refit(
             remedy="pass the network that the plan was made for; repair=False leaves the repair out",
         )
     layers = sorted(tape.refit_layers(), key=lambda layer: layer.end)
+    _check_memory(layers, repaired)
     fits = _that_fit(
         layers, (tape, original_tape), batch_size(two), count_bytes(two), memory // 2
     )  # sums take the rest
@@ -227,6 +229,22 @@ def _check_plan(original: nn.Module, small: nn.Module, plan: Plan) -> None:
                 f"the plan leaves {len(indices)} along axis {slot.axis}, but the network has the shape {found}",
                 layer=slot.parameter,
                 remedy="pass the network cut by this plan: sc.cut(model, plan)",
+            )
+
+
+def _check_memory(layers: Sequence[RefitLayer], network: nn.Module) -> None:
+    """Raise an error if a layer takes more memory than there is, with however few samples."""
+    tensors, free = named_tensors(network), free_memory(device_of(network))
+    for layer in layers:
+        weight = tensors[layer.weight]
+        inputs = weight[0].numel()
+        needed = MATRICES * (inputs + 1) ** 2 * max(4, weight.element_size()) if inputs <= LARGEST else 0
+        if needed > free:
+            raise SecateurError(
+                f"refitting the {inputs:,} inputs of {owner(layer.weight)} takes about {megabytes(needed)}, and this "
+                f"process may use {megabytes(free)} more",
+                layer="memory",
+                remedy="allow more memory, or leave the repair out (repair=False; on the command line --no-repair)",
             )
 
 
