@@ -99,6 +99,32 @@ def test_keywords_in_any_order(tmp_path: Path, to: To) -> None:
     assert made.difference < 1e-6 and made.samples == 14
 
 
+class Passing(nn.Module):
+    """A network whose forward does not name its keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        x = args[0] if args else kwargs["x"]
+        found: Tensor = self.inner(x) * kwargs["mask"][:, None]
+        return found
+
+
+@pytest.mark.parametrize("to", EITHER)
+def test_keywords_that_forward_does_not_name(tmp_path: Path, to: To) -> None:
+    network, x, mask = Passing(), torch.randn(5, 4), torch.rand(5)
+    export(network, tmp_path / "file", {"x": torch.zeros(1, 4), "mask": torch.ones(1)}, to, runs=20)
+    if to == "onnx":
+        (found,) = read(tmp_path / "file", to, x, mask)
+    else:
+        found = torch.export.load(tmp_path / "file").module()(x=x, mask=mask)
+    torch.testing.assert_close(found, network(x=x, mask=mask))
+    assert "forward" not in vars(network)
+    assert sc.trace(network, {"x": torch.zeros(1, 4), "mask": torch.ones(1)}).notes == ()
+
+
 @pytest.mark.parametrize("to", EITHER)
 def test_a_network_with_a_fixed_batch_size(tmp_path: Path, to: To) -> None:
     class Fixed(nn.Module):

@@ -25,7 +25,7 @@ from secateur._torch import (
     set_grad_enabled,
 )
 from secateur.errors import SecateurError, first_line, users_line
-from secateur.network.examples import Example, call_arguments, clone, doubled, free_batch
+from secateur.network.examples import Example, call_arguments, clone, doubled, free_batch, named_arguments
 from secateur.network.modules import exclusive, named_tensors, stand_in
 from secateur.network.operations import op_name
 
@@ -89,7 +89,7 @@ def export(model: nn.Module, example: Example, *, train: bool = False, dynamic: 
             several = pytree.tree_map(clone, call_arguments(doubled(example)))  # the export leaves marks on them
             shapes = free_batch(*several)
             with contextlib.suppress(Exception):
-                copy = stand_in(model).train(train)
+                copy = named_arguments(stand_in(model).train(train), several[1])
                 exported = torch.export.export(copy, *several, dynamic_shapes=shapes, strict=False)
                 return _program(model, exported, dynamic=True)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,24 @@ def free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(leaf, Tensor) and leaf.dim():
             shapes[leaf] = {0: torch.export.Dim.DYNAMIC}
     return shapes
+
+
+def named_arguments(model: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
+    """Return the model, whose `forward(**kwargs)` now names these: torch.export wants names for dynamic shapes."""
+    signature = inspect.signature(model.forward)
+    fixed = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs if name not in signature.parameters
+    ]
+    if more and len(fixed) < len(signature.parameters):
+        inner = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return inner(*args, **kwargs)
+
+        forward.__signature__ = signature.replace(parameters=[*fixed, *more])  # type: ignore[attr-defined]
+        model.forward = forward
+    return model
 
 
 def clone(leaf: Any) -> Any:

@@ -82,7 +82,7 @@ class Moments:
     def error(self, weight: Tensor) -> Tensor:
         """Return the sum of squared errors of these weights, for each output."""
         product = weight.to(self.gram.dtype) @ self.gram
-        return self.energy - 2 * (weight * self.cross).sum(2) + (product * weight).sum(2)
+        return self.energy - 2 * (weight * self.cross).sum(2) + (product * weight).sum(2, dtype=torch.float64)
 
     def solve(self, ratio: float, constant: bool) -> Tensor:
         """Return the weights that minimise |t - w x|^2 + ridge |w|^2, with a free constant or none.
@@ -97,7 +97,7 @@ class Moments:
         diagonal[:, :n] += torch.where(mean > 0, ratio * mean, 1.0)
         lower = factor(gram)
         half = torch.linalg.solve_triangular(lower, self.cross[..., :size].mT.to(gram.dtype), upper=False)
-        found = torch.zeros_like(self.cross)
+        found = gram.new_zeros(self.cross.shape)
         found[..., :size] = torch.linalg.solve_triangular(lower.mT, half, upper=True).mT
         return found
 

@@ -20,7 +20,7 @@ from secateur.costs.timing import RUNS, Bench, forward_pass, interleaved
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, UsageError, explained
 from secateur.network.batches import Call, batch_size, calls, on_device_of
-from secateur.network.examples import Example, call_arguments, clone, doubled, free_batch
+from secateur.network.examples import Example, call_arguments, clone, doubled, free_batch, named_arguments
 from secateur.network.modules import mode, stand_in, unwrap
 from secateur.network.scope import ScopeNetwork, inputs_of, scope_paths
 from secateur.optional import require
@@ -176,7 +176,8 @@ def _exported(model: nn.Module, example: Call, dynamic: bool) -> torch.export.Ex
     fixed = ", or use dynamic=False (--fixed-batch) if forward depends on the batch size" if dynamic else ""
     remedy = f"check that forward accepts the example{fixed}"
     with explained("torch.export cannot follow it", layer=type(model).__name__, remedy=remedy), suppress_output():
-        return torch.export.export(stand_in(model), args, kwargs, dynamic_shapes=shapes, strict=False)
+        copy = named_arguments(stand_in(model), kwargs)
+        return torch.export.export(copy, args, kwargs, dynamic_shapes=shapes, strict=False)
 
 
 def _onnx(exported: torch.export.ExportedProgram, model: nn.Module) -> tuple[bytes, Runner]:
