@@ -90,7 +90,7 @@ def use_heap_sparingly() -> None:
         with contextlib.suppress(OSError, AttributeError):  # another C library
             library = ctypes.CDLL(None)
             library.mallopt(M_ARENA_MAX, 1)
-            library.mallopt(M_MMAP_THRESHOLD, 1 << 20)
+            library.mallopt(M_MMAP_THRESHOLD, 1 << 16)
 
 
 def megabytes(count: float) -> str:

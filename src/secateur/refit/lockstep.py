@@ -21,7 +21,7 @@ from secateur.network.observer import Observer
 from secateur.refit.tape import RefitLayer, may_be_refitted
 from secateur.stages import stage
 
-STACK = 2 << 20  # bytes for each thread; where address space is limited, the usual 8 MB for each are too much
+STACK = 1 << 20  # bytes for each thread; where address space is limited, the usual 8 MB for each are too much
 
 
 @dataclass(frozen=True)
