@@ -5,7 +5,8 @@
     python benchmarks/prune_time.py --data DIR --next       # only the next run that is missing
 
 ResNet56 and VGG16-BN at 32 x 32 with 1,024 and 4,096 CIFAR-10 images, ResNet50 and MobileNetV2 at 224 x 224 with 256 of
-ImageNet, to about half of the MACs. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it images are
+ImageNet, to about half of the MACs; a U-Net at 224 x 224 and, if ultralytics is there, YOLOv8n at 640 x 640, both with
+random weights and 32 images of noise. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it images are
 noise and the weights random. Each run has a process of its own, one after the other. Torch-Pruning cannot cut shortcuts
 of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage, and `others`: the share of
 the processors that other processes took meanwhile.
@@ -14,6 +15,7 @@ the processors that other processes took meanwhile.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -37,8 +39,9 @@ from environment import (
     write_record,
 )
 from sensitivity_speed import images, network
+from trace_speed import build
 
-SAMPLES = {"resnet56": 1024, "vgg16-bn": 4096, "resnet50": 256, "mobilenet_v2": 256}
+SAMPLES = {"resnet56": 1024, "vgg16-bn": 4096, "resnet50": 256, "mobilenet_v2": 256, "yolov8n": 32, "unet": 32}
 SMALL = ("resnet20", "resnet56", "resnet56-b", "resnet110", "vgg16-bn")  # networks for images of 32 x 32
 RUNS = (
     ("resnet56", "secateur"),
@@ -50,7 +53,10 @@ RUNS = (
     ("vgg16-bn", "secateur"),
     ("vgg16-bn", "torch-pruning"),
     ("resnet50", "pfp"),
+    ("unet", "secateur"),
+    ("yolov8n", "secateur"),
 )
+OTHERS = ("unet", "yolov8n")  # as in trace_speed, with random weights and noise as images
 LIMITS = {"resnet56": 20, "vgg16-bn": 120, "mobilenet_v2": 60, "resnet50": 160}  # seconds, for pruning with repair
 GROWTH = (
     *(("resnet56", samples) for samples in (128, 256, 512, 1024, 2048, 4096)),
@@ -63,10 +69,14 @@ def measure(name: str, tool: str, samples: int, threads: int, data: Path | None)
     """Prune once in this fresh process; also time a plain forward pass over the samples."""
     prepare(threads)
     torch.manual_seed(0)
-    model, trained = network(name, data)
-    side, full = (32, f"zoo:{name}") if name in SMALL else (224, f"torchvision:{name}")
-    x, real = images(side, samples, data, scale(full))
-    batches = list(x.split(64 if side == 32 else 16))
+    if name in OTHERS:
+        model, example = build(name)
+        x, trained, real = torch.randn(samples, *example.shape[1:]), False, False
+    else:
+        model, trained = network(name, data)
+        side, full = (32, f"zoo:{name}") if name in SMALL else (224, f"torchvision:{name}")
+        x, real = images(side, samples, data, scale(full))
+    batches = list(x.split(64 if name in SMALL else 16))
     with torch.no_grad():
         started = time.perf_counter()
         for part in batches:
@@ -148,7 +158,8 @@ def main() -> None:
         print(json.dumps(measure(name, tool, int(samples), args.threads, args.data)))
         return
     words = ["--threads", str(args.threads), *(["--data", str(args.data)] if args.data else [])]
-    runs = [(name, tool, SAMPLES[name.removesuffix("-b")]) for name, tool in RUNS]
+    there = [run for run in RUNS if run[0] != "yolov8n" or importlib.util.find_spec("ultralytics")]
+    runs = [(name, tool, SAMPLES[name.removesuffix("-b")]) for name, tool in there]
     growth = [(name, "secateur", samples) for name, samples in GROWTH] if args.growth else []
     rows = Rows("prune_time", {"threads": args.threads, "data": args.data is not None})
     known = {_key(row) for row in rows.read(args.keep)}
@@ -171,7 +182,7 @@ def gather(rows: Rows) -> None:
     found = [last[run] for name, tool in RUNS if (run := (name, tool, SAMPLES[name.removesuffix("-b")])) in last]
     for row in found:
         if row["tool"] == "secateur":
-            row["limit_seconds"] = LIMITS[row["network"]]
+            row["limit_seconds"] = LIMITS.get(row["network"])
     grown = [last[run] for name, samples in GROWTH if (run := (name, "secateur", samples)) in last]
     record = {
         "what": "time to prune to half of the MACs: secateur with its defaults (curves, cut, repair, verification), "

@@ -20,6 +20,8 @@ NAMES = {
     "vgg16-bn": "VGG16-BN, 4,096 images",
     "mobilenet_v2": "MobileNetV2 at 224, 256 images",
     "resnet50": "ResNet50 at 224, 256 images",
+    "unet": "U-Net at 224, 32 images",
+    "yolov8n": "YOLOv8n at 640, 32 images",
 }
 PLAIN = {"torchvision:resnet50": "ResNet50", "torchvision:mobilenet_v2": "MobileNetV2", "zoo:vgg16-bn": "VGG16-BN"}
 PEERS = {"resnet56": "resnet56-b"}  # Torch-Pruning cannot cut the shortcuts of the original one
@@ -54,9 +56,9 @@ def _prune(record: dict[str, Any]) -> Iterator[str]:
         if not (row := rows.get((network, "secateur"))):
             continue
         old, peer = before.get(network), rows.get((PEERS.get(network, network), "torch-pruning"))
-        limit = row["limit_seconds"]
+        limit = "" if row["limit_seconds"] is None else f"{row['limit_seconds']} s, "
         if network == "resnet50" and peer:
-            limit = f"{2.5 * peer['prune_seconds']:.0f} (2.5 x peer)"
+            limit = f"{2.5 * peer['prune_seconds']:.0f} s (2.5 x peer), "
         lines.append(
             (
                 name,
@@ -64,7 +66,7 @@ def _prune(record: dict[str, Any]) -> Iterator[str]:
                 _cost(row),
                 _cost(peer),
                 f"{row['forward_seconds']:.1f} s",
-                f"{limit} s, 2 GB".replace(" (2.5 x peer) s", " s (2.5 x peer)"),
+                f"{limit}2 GB",
             )
         )
     yield from _table(("network", "before", "now", "peer", "one pass", "limit"), lines)
