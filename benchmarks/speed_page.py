@@ -20,7 +20,7 @@ NAMES = {
     "vgg16-bn": "VGG16-BN, 4,096 images",
     "mobilenet_v2": "MobileNetV2 at 224, 256 images",
     "resnet50": "ResNet50 at 224, 256 images",
-    "unet": "U-Net at 224, 32 images",
+    "unet": "U-Net at 224, 16 images",
     "yolov8n": "YOLOv8n at 640, 32 images",
 }
 PLAIN = {"torchvision:resnet50": "ResNet50", "torchvision:mobilenet_v2": "MobileNetV2", "zoo:vgg16-bn": "VGG16-BN"}
