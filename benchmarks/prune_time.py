@@ -6,10 +6,10 @@
 
 ResNet56 and VGG16-BN at 32 x 32 with 1,024 and 4,096 CIFAR-10 images, ResNet50 and MobileNetV2 at 224 x 224 with 256 of
 ImageNet, to about half of the MACs; a U-Net at 224 x 224 and, if ultralytics is there, YOLOv8n at 640 x 640, both with
-random weights and 16 or 32 images of noise. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it images are
-noise and the weights random. Each run has a process of its own, one after the other. Torch-Pruning cannot cut shortcuts
-of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage, and `others`: the share of
-the processors that other processes took meanwhile.
+random weights and 16 or 32 images of noise. DIR has cifar-10-batches-py, imagenet-val-mini and weights; without it
+images are noise and the weights random. Each run has a process of its own, one after the other. Torch-Pruning cannot
+cut shortcuts of option A, so it prunes ResNet56 with those of option B. A row has the time of every stage, and
+`others`: the share of the processors that other processes took meanwhile.
 """
 
 from __future__ import annotations
