@@ -425,7 +425,8 @@ def test_the_script_for_yolo(tmp_path: Path) -> None:
     """Prune, train, validate and export a YOLO; only where ultralytics is installed."""
     pytest.importorskip("ultralytics")
     words = [sys.executable, ROOT / "docs" / "prune_yolo.py", "--out", tmp_path / "yolo"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several threads of several tests would wait for each other
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False, env=one_thread)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "verified: True" in done.stdout and "mAP50 after training" in done.stdout
     assert (tmp_path / "yolo" / "pruned.onnx").exists()
@@ -439,6 +440,7 @@ def test_the_scripts_for_training_loops(package: str, tmp_path: Path) -> None:
     name = "prune_smp.py" if package.startswith("seg") else "prune_timm.py"
     words = [sys.executable, ROOT / "docs" / name, "--out", tmp_path / "out", "--epochs", "1"]
     words += ["--lightning"] if package == "lightning" else []
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # several threads of several tests would wait for each other
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False, env=one_thread)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "trained on: " in done.stdout and (tmp_path / "out" / "pruned.onnx").exists()
