@@ -36,6 +36,7 @@ from support.docs_snippets import (
     ROOT,
     Snippet,
     agrees,
+    nearly_agrees,
     run_command,
     run_python,
     same_words,
@@ -295,6 +296,17 @@ def test_timings_agree_whatever_they_are() -> None:
     assert not agrees("12.3 ms", "12.3 s", timings=True)
 
 
+def test_measurements_agree_if_they_are_near() -> None:
+    assert nearly_agrees("fc1  500 483 3.9e-06", "fc1  500 478 3.39e-06")
+    assert nearly_agrees("fc1 20 -\nfc2 8 0.1", "fc2 9 0.12\nfc1 20 -")
+    assert nearly_agrees("0.25; 7 lost, 1 gained", "0.35; 8 lost, 2 gained")
+    assert nearly_agrees("70% in 1.3 s", "65% in 9 s", timings=True)
+    assert not nearly_agrees("fc1 500 483", "fc1 500 183")
+    assert not nearly_agrees("divergence 3.9e-06", "divergence 3.9e-04")
+    assert not nearly_agrees("conv1 20", "conv2 20")
+    assert not nearly_agrees("70% in 1.3 s", "30% in 1.3 s", timings=True)
+
+
 def test_words_are_the_same_whatever_the_numbers_are() -> None:
     assert same_words("ft 20 of 30 (99.1%)\npfp 50 %", "pfp 1 %\nft - of 5e-9 (1%)")
     assert not same_words("20 channels", "20 units")
@@ -339,6 +351,8 @@ def check_shown(name: str, printed: dict[Snippet, str]) -> None:
             continue
         if name in FEW_DIGITS | STAND_INS:
             right = same_words(snippet.shown, text)
+        elif snippet.measured:
+            right = nearly_agrees(snippet.shown, text, timings=snippet.timings)
         else:
             right = agrees(snippet.shown, text, timings=snippet.timings)
         if not right:
