@@ -48,6 +48,9 @@ BENCHMARKS = (
     Benchmark("report_page", ("secateur.report",), packages=("jinja2", "plotly", "playwright")),
     Benchmark("train_speed", ("secateur.training",)),
     Benchmark("sensitivity_speed", ("secateur.network", "secateur.methods.pfp"), DATA, packages=("torchvision",)),
+    Benchmark(
+        "reproduce_quick", (*PRUNE, "secateur.experiments", "secateur.training"), f"{DATA} {RUNS}/reproduce-quick"
+    ),
     Benchmark("killed_sweep", ("secateur.experiments", "secateur.training", "secateur.storage")),
     Benchmark("ray_sweep", ("secateur.experiments", "secateur.training", "secateur.storage"), packages=("ray",)),
     Benchmark("onnx_resnet56", (*PRUNE, "secateur.storage.export"), DATA, packages=("onnx", "onnxruntime")),
