@@ -61,8 +61,9 @@ def test_delta_of_a_drop_is_certificate_delta() -> None:
         if wanted is None:
             kept[name] = sc.prune(lenet5(), IMAGES, {"drop": "3%"}, **settings).plan
         else:
-            with wanted:
+            with wanted as caught:
                 kept[name] = sc.prune(lenet5(), IMAGES, {"drop": "3%"}, **settings).plan
+            assert caught[0].filename == __file__  # the line of the caller
     assert kept["delta"] == kept["certificate_delta"]
 
 

@@ -1,13 +1,21 @@
-"""Checks of numeric arguments."""
+"""Checks of arguments: numbers, and the names of keywords."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import math
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from secateur.errors import SecateurError
+from secateur.errors import SecateurError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -24,6 +32,25 @@ def check_at_least(name: str, value: float, least: int) -> None:
 
 def check_from_zero(name: str, values: npt.NDArray[np.float64]) -> None:
     _check(bool((values >= 0).all()), name, "negative or NaN", "of at least 0")
+
+
+def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse keyword arguments that a function does not have, and name the nearest that it has.
+
+    >>> @known_keywords
+    ... def measure(data, *, samples=256): ...
+    """
+    names = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if unknown := [name for name in kwargs if name not in names]:
+            close = difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f"did you mean {close[0]}=?" if close else f"use some of {', '.join(names)}"
+            raise UsageError(f"{function.__name__}() has no argument {unknown[0]!r}", remedy=hint)
+        return function(*args, **kwargs)
+
+    return wrapper
 
 
 def _check(valid: bool, name: str, found: object, expected: str) -> None:

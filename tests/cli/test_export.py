@@ -35,6 +35,11 @@ def test_export_of_a_pruned_file(small: Path, tmp_path: Path) -> None:
     assert (again.exit_code, f"{out} exists" in again.stderr) == (2, True)
 
 
+def test_a_missing_file_is_not_taken_for_one_without_its_original(tmp_path: Path) -> None:
+    result = run("export", tmp_path / "none.safetensors", "--out", tmp_path / "net.onnx")
+    assert result.exit_code == 2 and "there is no file" in result.stderr and "--model" not in result.stderr
+
+
 def test_export_to_onnx_in_json(file: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     out = tmp_path / "net.onnx"

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import Result
 
 import secateur as sc
@@ -175,10 +176,44 @@ def test_files_that_cannot_be_inspected(small: Path, tmp_path: Path) -> None:
         ((small, "--keep", "conv1"), "is cut already"),
         ((small, "--input", "1x1x28x28"), "is cut already"),
         ((tmp_path / "none.safetensors",), "no file"),
-        ((tmp_path / "net.onnx",), "secateur bench times an .onnx file"),
+        ((tmp_path / "none.onnx",), "there is no file"),
+        ((tmp_path / "net.onnx", "--keep", "conv1"), "cannot be traced"),
     ):
         result = run("inspect", *args)
         assert (result.exit_code, words in " ".join(result.stderr.split())) == (2, True), result.output
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_onnx_file_shows_its_layers_inputs_and_outputs(small: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "net.onnx"
+    net = sc.load(small, lenet5())
+    sc.export(net, path, torch.zeros(1, 1, 28, 28), runs=20)
+    found = json.loads(run("inspect", path, "--json").stdout)
+    assert found["params"] == sum(parameter.numel() for parameter in net.parameters())
+    assert [(one["weight"], one["operator"]) for one in found["layers"]] == [
+        ("conv1.weight", "Conv"), ("conv2.weight", "Conv"), ("fc1.weight", "Gemm"), ("fc2.weight", "Gemm"),
+    ]  # fmt: skip
+    assert found["layers"][0]["shape"] == list(net.get_parameter("conv1.weight").shape)
+    assert [shape[1:] for shape in found["inputs"].values()] == [[1, 28, 28]] and found["bytes"] == path.stat().st_size
+    page = run("inspect", path)
+    assert page.exit_code == 0 and "x1x28x28" in page.stdout and "fc2.weight" in page.stdout and width(page, path) <= 80
+    lines = list(csv.DictReader(run("inspect", path, "--csv").stdout.splitlines()))
+    assert lines[0]["shape"] == "x".join(map(str, found["layers"][0]["shape"]))
+    path.write_bytes(b"no network")
+    assert "cannot be read as ONNX" in run("inspect", path).stderr
+
+
+def test_the_agreement_in_a_file_is_shown_in_words(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    agreement = {"samples": 200, "divergence": 0.01, "same": 150, "low": 0.68, "high": 0.81}
+    for stored, words in (
+        (agreement, "original's answer for 75.0% (95% interval 68.0 to 81.0)"),
+        (agreement | {"same": "many"}, '"same": "many"'),
+        (agreement | {"new": 1}, '"samples": 200'),
+    ):
+        sc.save(path, sc.load(small, lenet5()), read_plan(small), info={"agreement": stored})
+        assert words in " ".join(run("inspect", path).stdout.split())
 
 
 def test_csv_has_a_line_for_each_group(file: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from secateur.reproduction.items import names
 from support.command_line import run, width
 from support.reproduced_runs import write_run
@@ -23,6 +25,14 @@ def test_a_plan_with_times(tmp_path: Path) -> None:
     assert result.exit_code == 0 and "lenet300100-quick" in result.stdout
     assert "with one process on this machine" in result.stdout and width(result) <= 80
     assert not (tmp_path / "lenet5-quick").exists()
+
+
+def test_a_plan_of_weeks_names_the_smaller_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secateur.cli.reproduce.LONG", 0.0)
+    data = write_digits(tmp_path / "data")
+    for size, named in (((), True), (("--quick",), False)):
+        result = run("reproduce", "fig-derandomization", *size, "--plan", "--runs", tmp_path, "--data", data)
+        assert result.exit_code == 0 and ("end in minutes: --quick" in " ".join(result.stdout.split())) == named
 
 
 def test_rendering_what_is_there(tmp_path: Path) -> None:

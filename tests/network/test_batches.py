@@ -243,6 +243,13 @@ def test_values_that_are_not_finite_are_reported_by_batch_and_sample(value: floa
         list(calls(x))
 
 
+def test_samples_without_values_are_refused() -> None:
+    with pytest.raises(sc.SecateurError, match="data: the samples are on the meta device"):
+        list(calls([X, X.to("meta")]))
+    with pytest.raises(sc.SecateurError, match="data: the samples are on the meta device"):
+        sc.prune(torch.nn.Linear(4, 4), torch.zeros(8, 4, device="meta"), {"macs": "50%"})
+
+
 def test_labels_masks_and_integers_are_not_checked() -> None:
     mask = torch.full((10, 4), -torch.inf)
     assert len(list(calls((X, mask), example=(X, mask)))) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secateur.experiments import recipe as recipes
-from secateur.reproduction.estimate import in_words, tasks
+from secateur.reproduction.estimate import Speed, in_words, tasks
 from support.reproduced_runs import write_run
 from support.small_runs import write_digits
 
@@ -40,6 +40,28 @@ def test_without_data_the_time_is_unknown(tmp_path: Path) -> None:
     assert {task.seconds for task in found} == {None} and in_words(None) == "unknown"
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (90, "1.5 min"), (5400, "1.5 h"), (172800, "2.0 days")])
+def test_recipes_of_one_network_are_timed_once(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    one, other = (Speed.of(recipes.read(name), data) for name in ("lenet5-quick", "lenet5"))
+    assert one is not None and other is not None and one.times is other.times
+
+
+def test_tracing_is_estimated_from_a_small_network(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    small, large = (
+        Speed.of(recipes.read("lenet300100", [f"network={name}"]), data) for name in ("zoo:lenet300100", "zoo:lenet5")
+    )
+    assert small is not None and large is not None and 0 < small.times.trace < large.times.trace
+
+
+def test_data_that_comes_later_is_found(tmp_path: Path) -> None:
+    assert Speed.of(recipes.read("lenet5-quick"), tmp_path / "data") is None
+    assert Speed.of(recipes.read("lenet5-quick"), write_digits(tmp_path / "data")) is not None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(5, "5 s"), (90, "1.5 min"), (5400, "1.5 h"), (172800, "2.0 days"), (3.6e11, "11,415.5 years")],
+)
 def test_times_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words

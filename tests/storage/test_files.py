@@ -10,9 +10,12 @@ import socket
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
+import secateur as sc
 from secateur.errors import SecateurError
 from secateur.storage.files import LEFTOVER_SECONDS, read_json, write_atomic, write_json
 
@@ -35,6 +38,14 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SecateurError, match="cannot be written"):
         write_atomic(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("path", [nn.Linear(2, 2), nn.Linear(2, 2).state_dict(), None, 3])
+def test_what_is_no_path_is_named_by_its_type(path: Any) -> None:
+    for use in (lambda: sc.save(path, nn.Linear(2, 2)), lambda: sc.load(path), lambda: sc.load_onnx(path)):
+        with pytest.raises(sc.SecateurError, match="expected ") as caught:
+            use()
+        assert len(str(caught.value).splitlines()) <= 2
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:

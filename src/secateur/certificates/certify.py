@@ -17,6 +17,7 @@ from secateur.certificates.certificate import Certificate, Statement
 from secateur.certificates.images import Boxes, LabelMaps
 from secateur.certificates.layer_errors import LayerErrors
 from secateur.certificates.statements import Sample
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.batches import Call, as_batches, batch_size, calls, forward, split, whole_calls
 from secateur.network.examples import Example, call_arguments
@@ -33,6 +34,7 @@ DUPLICATES = 0.01  # a larger share of duplicates among the samples is noted
 T = TypeVar("T")
 
 
+@known_keywords
 def certify(
     original: nn.Module,
     small: nn.Module,

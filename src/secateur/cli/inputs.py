@@ -162,7 +162,7 @@ def open_with_example(
         network = sc.load(name) if original is None else sc.load(name, build(original))
         return network, given or example_of_file(Path(name), network)
     except UsageError as error:
-        if original is not None:
+        if original is not None or not Path(name).is_file():
             raise
         raise UsageError(error.cause, remedy="name that network: --model net.py:make") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from secateur._torch import pytree
 from secateur.errors import SecateurError, explained
 from secateur.network.batches import Call
-from secateur.storage.onnx_network import load_onnx
+from secateur.optional import require
+from secateur.storage.onnx_network import INSTALL, load_onnx
 
 TYPES = {
     "tensor(float)": torch.float32,
@@ -41,6 +43,29 @@ def onnx_example(path: str, session: Any) -> tuple[Tensor, ...]:
         torch.zeros([size if isinstance(size, int) else 1 for size in one.shape], dtype=TYPES[one.type])
         for one in inputs
     )
+
+
+def onnx_layers(path: str) -> list[dict[str, Any]]:
+    """Return the nodes of a file that have weights: the name and shape of the largest, and the number of all values."""
+    onnx = require("onnx", install=INSTALL)
+    with explained(f"{path} cannot be read as ONNX", remedy="write it again with secateur export"):
+        graph = onnx.load(path, load_external_data=False).graph
+    sizes = {one.name: tuple(one.dims) for one in graph.initializer if one.data_type != onnx.TensorProto.INT64}
+    layers = []
+    for node in graph.node:
+        weights = [name for name in node.input if name in sizes]
+        if weights:
+            largest = max(weights, key=lambda name: math.prod(sizes[name]))
+            values = sum(math.prod(sizes.pop(name)) for name in {*weights} - {largest}) + math.prod(sizes[largest])
+            layers.append(
+                {"weight": largest, "operator": node.op_type, "shape": sizes.pop(largest), "parameters": values}
+            )
+    return layers
+
+
+def onnx_sizes(inputs_or_outputs: Any) -> dict[str, list[int | str]]:
+    """Return the shapes of the inputs or outputs of a session by name; a size that is free has a name."""
+    return {one.name: [size if isinstance(size, int) else str(size) for size in one.shape] for one in inputs_or_outputs}
 
 
 def onnx_pass(path: str, session: Any, call: Call) -> Callable[[], Any]:

@@ -25,6 +25,7 @@ SHOWN = {  # the columns that a terminal of 80 characters has room for
     "allocation": ("group", "before", "after", "sensitivity mass", "a-priori eps", "certified eps"),
 }
 HEADINGS = {"paper: PR": "paper PR", "before retraining": "as cut", "after retraining": "retrained"}
+LONG = 7 * 86400  # seconds of a plan that names the smaller sizes
 SETTINGS = ("LeNet-300-100", "LeNet-5", "VGG16", "ResNet20")
 
 
@@ -127,6 +128,8 @@ def _plan(chosen: list[items.Item], size: work.Size, runs: Path, data: Path | No
     unknown = sum(task.seconds is None for _, task in found)
     rest = f"; {unknown} of unknown time" if unknown else ""
     sentence = f"About {in_words(total)} with one process on this machine{rest}." if rows else "Nothing is left to run."
+    if total > LONG and size == "full":
+        sentence += " Shortened recipes: --short; miniatures that end in minutes: --quick."
     screen.show_table({"tasks": rows, "seconds": total}, rows, table, "", Text(sentence))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateur._torch import CONVOLUTION_OPS, TorchDispatchMode, clear_forward_hooks, flop_registry, pytree
 from secateur.channels.graph import ChannelGraph, Share
+from secateur.checks import known_keywords
 from secateur.network.examples import Example, call_arguments, explain_errors
 from secateur.network.modules import duplicate, exclusive, meta_copy, mode, unwrap
 from secateur.tables import magnitude
@@ -52,6 +53,7 @@ class Cost:
         return f"{magnitude(self.params)} parameters, {magnitude(self.macs)} MACs"
 
 
+@known_keywords
 def cost(model: nn.Module, example: Example) -> Cost:
     """Return the number of parameters of a model and of the MACs of its convolutions and linear layers.
 

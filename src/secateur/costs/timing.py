@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, explain_errors
 from secateur.network.modules import check_network, mode
@@ -105,6 +106,7 @@ class Bench:
         return f"{self.verdict}\nfirst: {self.first}\nsecond: {self.second}"
 
 
+@known_keywords
 def latency(
     model: nn.Module, example: Example, *, runs: int = 30, warmup: int = WARMUP, threads: int | None = None
 ) -> Latency:
@@ -130,6 +132,7 @@ def latency(
     return Latency.of(times[warmup:], used)
 
 
+@known_keywords
 def bench(
     first: nn.Module,
     second: nn.Module,

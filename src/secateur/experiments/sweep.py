@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.experiments.cascade import Parts, prune_and_retrain, train_original
 from secateur.experiments.lock import only_run
@@ -50,6 +51,7 @@ class Task:
         return self.name
 
 
+@known_keywords
 def sweep(
     recipe: Recipe | str,
     folder: str | Path | None = None,

@@ -380,6 +380,12 @@ def _collated(loader: DataLoader[Any]) -> Iterator[Any]:
 def _check_samples(call: Call, place: int, numbers: Sequence[int] | None) -> None:
     """Refuse NaN and infinity in the inputs, by batch and sample; -inf is allowed, attention masks have it."""
     size = batch_size(call)
+    if any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in pytree.tree_leaves(call)):
+        raise SecateurError(
+            "the samples are on the meta device, so they have no values",
+            layer="data",
+            remedy="pass samples on the CPU or on another device",
+        )
     bad = torch.zeros(size, dtype=torch.bool)
     for leaf in pytree.tree_leaves(call):
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim() and len(leaf) == size:

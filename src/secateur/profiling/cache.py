@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from secateur.channels.graph import ChannelGraph
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, describe
 from secateur.network.modules import unwrap
@@ -22,6 +23,7 @@ from secateur.profiling.table import SCHEMA, Engine, LatencyTable
 from secateur.tracing.trace import trace
 
 
+@known_keywords
 def latency_table(
     model: nn.Module,
     example: Example,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
 from secateur.channels.graph import ChannelGraph, Output
+from secateur.checks import known_keywords
 from secateur.deprecation import renamed_arguments
 from secateur.errors import SecateurError, UsageError, first_line
 from secateur.methods import METHODS
@@ -40,6 +41,7 @@ BATCH = 256  # samples that are evaluated together, at most
 
 
 @renamed_arguments(points="samples", draws="repeats")
+@known_keywords
 def compare(
     model: nn.Module,
     data: Any,

@@ -13,6 +13,7 @@ from secateur.certificates import fingerprints
 from secateur.certificates.bounds import samples_for_drop
 from secateur.certificates.certify import drop_certified, fixed_sequence
 from secateur.channels.graph import ChannelGraph, Output
+from secateur.checks import known_keywords
 from secateur.costs.cost import cost
 from secateur.deprecation import renamed_arguments
 from secateur.errors import SecateurError, UsageError
@@ -42,6 +43,7 @@ from secateur.training.recovery import FEWEST, recover
 
 
 @renamed_arguments(points="samples")
+@known_keywords
 def plan(
     model: nn.Module,
     data: Any,
@@ -95,6 +97,7 @@ def plan(
 
 
 @renamed_arguments(points="samples")
+@known_keywords
 def prune(
     model: nn.Module,
     data: Any,
@@ -235,7 +238,7 @@ def _with_certificate_delta(settings: PruneSettings) -> PruneSettings:
     warnings.warn(
         "delta= for a budget in drop is deprecated and will be removed in 0.3; use certificate_delta=",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     return replace(settings, delta=SAMPLING_DELTA, certificate_delta=settings.delta)
 

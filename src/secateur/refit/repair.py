@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, first_line
 from secateur.network.batches import (
     EVERY,
@@ -80,6 +81,7 @@ class Repair:
     notes: tuple[str, ...] = ()
 
 
+@known_keywords
 def repair(
     small: nn.Module,
     model: nn.Module,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secateur import rows, tables
+from secateur.checks import known_keywords
 from secateur.errors import UsageError
 from secateur.report import figures
 from secateur.report.blocks import Result
@@ -60,6 +61,7 @@ class Sweep:
         return rows.html(map(vars, self.findings.rows), caption=f"{self.records.name}: means over the networks")
 
 
+@known_keywords
 def read_sweep(folder: str | Path) -> Sweep:
     """Return the results in the folder of a sweep.
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,11 +19,14 @@ from secateur.experiments.recipe import Recipe
 from secateur.reproduction.allocation import HELDOUT
 from secateur.tracing.trace import trace
 from secateur.training.evaluation import batch_loss
+from secateur.training.settings import Loss
 from secateur.zoo.names import build
 
-STEPS = 2  # batches that are timed
+STEPS = 2  # batches that are timed, after a first one
+LONG = 0.5  # seconds after which no further batch is timed
 BATCHES = (4, 16, 64)  # samples in one of them: more where that is quick
 QUICK = 0.1  # seconds of a forward pass
+TRACED = "zoo:lenet5"  # a small network, whose tracing is timed for all
 # Forward passes over the calibration samples that each method takes, measured on ResNet20; and any other method.
 PASSES = {"ft": 1.0, "softnet": 1.0, "random": 1.0, "fpgm": 1.0, "thinet": 3.0, "pfp": 4.0, "residual": 24.0}
 OTHERS = 6.0
@@ -41,59 +45,50 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Seconds that a network takes here, timed, and the sizes of the parts of its data."""
+class Timing:
+    """Seconds that a network takes on this machine."""
 
     step: float  # of training, per sample
     forward: float  # per sample
     trace: float  # before each cut
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The times of a network, and the sizes of the parts of its data."""
+
+    times: Timing
     train: int
     validation: int
     test: int
 
     @classmethod
     def of(cls, recipe: Recipe, data_root: Path | None) -> Speed | None:
-        """Time a few batches; None if the data or the network is not there."""
+        """Time a few batches, once for all recipes of a network; None if the data or the network is not there."""
         try:
-            train, validation, test = (
-                dataset(recipe.data, part, root=data_root, download=False) for part in ("train", "validation", "test")
-            )
-            model = build(recipe.network)
+            sizes = list(_data(recipe.data, data_root)[1])
+            times = _times(recipe.network, recipe.data, recipe.train.loss, data_root)
         except SecateurError:
             return None
-        x, y = _batch(model, train)
-        sizes = [len(train), len(validation), len(test)]
         if recipe.validation == "test":
-            sizes[1:] = [len(test) // 2, len(test) - len(test) // 2]
+            sizes[1:] = [sizes[2] // 2, sizes[2] - sizes[2] // 2]
         if recipe.images:
             sizes = [min(size, recipe.images) for size in sizes]
-
-        def learn() -> None:
-            loss, _ = batch_loss(model.train(), (x, y), recipe.train.loss)
-            loss.backward()
-
-        def run() -> None:
-            with torch.no_grad():
-                model.eval()(x)
-
-        started = time.perf_counter()
-        trace(model, x[:1])
-        traced = time.perf_counter() - started
-        return cls(_timed(learn) / len(x), _timed(run) / len(x), traced, *sizes)
+        return cls(times, *sizes)
 
     def training(self, epochs: int) -> float:
         """Return the seconds of training the original, with its validation after every epoch."""
-        return epochs * (self.step * self.train + self.forward * self.validation)
+        return epochs * (self.times.step * self.train + self.times.forward * self.validation)
 
     def evaluation(self) -> float:
         """Return the seconds of evaluating the original on validation and test data."""
-        return self.forward * (self.validation + self.test)
+        return self.times.forward * (self.validation + self.test)
 
     def pruning(self, recipe: Recipe, method: str) -> float:
         """Return the seconds of one cut by a method."""
         name = re.match(r"\w+", method)
         passes = PASSES.get(name[0] if name else "", OTHERS)
-        return self.trace + passes * self.forward * (recipe.settings(method).samples or self.train)
+        return self.times.trace + passes * self.times.forward * (recipe.settings(method).samples or self.train)
 
 
 def tasks(recipe: Recipe, folder: Path, data_root: Path | None) -> list[Task]:
@@ -123,7 +118,9 @@ def allocation_task(recipe: Recipe, methods: Sequence[str], folder: Path, data_r
         trained = (folder / "network-0" / "original.json").is_file()
         training = 0.0 if recipe.weights else speed.training(recipe.train.epochs)
         cuts = sum(speed.pruning(recipe, method) for method in methods)
-        certificates = len(methods) * (speed.trace + CERTIFIED * speed.forward * min(HELDOUT, speed.validation))
+        certificates = len(methods) * (
+            speed.times.trace + CERTIFIED * speed.times.forward * min(HELDOUT, speed.validation)
+        )
         seconds = (0.0 if trained else training + speed.evaluation()) + cuts + certificates
     return Task(recipe.name, 0, "allocation", 1, seconds)
 
@@ -136,9 +133,9 @@ def in_words(seconds: float | None) -> str:
     """
     if seconds is None:
         return "unknown"
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+    for size, unit in ((365 * 86400, "years"), (86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.0f} s"
 
 
@@ -150,6 +147,44 @@ def _missing(recipe: Recipe, folder: Path) -> Iterator[tuple[int, str | None, in
         for method in recipe.methods:
             if left := steps_left(recipe, number, method, folder):
                 yield number, method, left
+
+
+@cache
+def _data(name: str, root: Path | None) -> tuple[Data, tuple[int, int, int]]:
+    """Return a few training samples of a data set, and the sizes of its parts."""
+    train, validation, test = (
+        dataset(name, part, root=root, download=False) for part in ("train", "validation", "test")
+    )
+    few = train.take(torch.arange(min(BATCHES[-1], len(train))))
+    return few, (len(train), len(validation), len(test))
+
+
+@cache
+def _times(network: str, data: str, loss: Loss, root: Path | None) -> Timing:
+    """Return the times of a network, which no other recipe of it has to measure again."""
+    model = build(network)
+    x, y = _batch(model, _data(data, root)[0])
+
+    def learn() -> None:
+        batch_loss(model.train(), (x, y), loss)[0].backward()
+
+    def run() -> None:
+        with torch.no_grad():
+            model.eval()(x)
+
+    return Timing(_timed(learn) / len(x), _timed(run) / len(x), _layer_trace() * _layers(model))
+
+
+@cache
+def _layer_trace() -> float:
+    """Return the seconds that tracing takes for each layer: it depends little on what the layers compute."""
+    model, x = build(TRACED).eval(), torch.zeros(1, 1, 28, 28)
+    trace(model, x)  # the first one imports most of torch.export
+    return _timed(lambda: trace(model, x)) / _layers(model)
+
+
+def _layers(model: nn.Module) -> int:
+    return sum(not list(module.children()) for module in model.modules())
 
 
 def _batch(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:
@@ -165,11 +200,11 @@ def _batch(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:
     return x, data.targets[chosen]
 
 
-def _timed(run: Callable[[], None]) -> float:
-    """Return the shortest of a few times, after a first one that prepares."""
-    times = []
-    for _ in range(STEPS + 1):
+def _timed(run: Callable[[], object]) -> float:
+    """Return the shortest of a few times; the first, which also prepares, is enough where it is long."""
+    times = list[float]()
+    while len(times) <= STEPS and sum(times) < LONG:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return min(times[1:])
+    return min(times)

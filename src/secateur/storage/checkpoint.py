@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from secateur._version import __version__
 from secateur.certificates import fingerprints
 from secateur.channels.graph import ChannelGraph, Output
+from secateur.checks import known_keywords
 from secateur.deprecation import renamed_arguments, warn_deprecated
 from secateur.errors import SecateurError, UsageError, explained, first_line
 from secateur.network.modules import check_finite, duplicate, unwrap
 from secateur.storage import container
 from secateur.storage.container import AXES_LIMIT, NAME_LIMIT, Header, damaged, shown
-from secateur.storage.files import writable_file, write_atomic
+from secateur.storage.files import as_path, writable_file, write_atomic
 from secateur.storage.stored_graph import as_plain, from_plain
 from secateur.surgery.cut import cut, plan_from_original
 from secateur.surgery.plan import Plan
@@ -40,6 +41,7 @@ EXAMPLE_TYPES = tuple("bfloat16 bool complex64 complex128 float16 float32 float6
 
 
 @renamed_arguments(sensitivities="scores")
+@known_keywords
 def save(
     path: str | Path,
     result: Any,
@@ -97,6 +99,7 @@ def save(
     write_atomic(path, data)
 
 
+@known_keywords
 def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """Return the cut network that a file holds.
 
@@ -111,7 +114,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> nn.Module:
         path: a file that `save` wrote.
         model: the original network, freshly built; its weights do not matter, and it is not changed.
     """
-    path = Path(path)
+    path = as_path(path)
     header = _header(path)
     plan = _plan(path, header)
     aliases = _aliases(path, header)

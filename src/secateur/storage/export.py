@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
 from secateur.channels.program import suppress_output
+from secateur.checks import known_keywords
 from secateur.costs.timing import RUNS, Bench, forward_pass, interleaved
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, UsageError, explained
@@ -88,6 +89,7 @@ class Export:
         )
 
 
+@known_keywords
 def export(
     model: nn.Module,
     path: str | Path,

@@ -11,9 +11,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from secateur.errors import SecateurError, explained
+from secateur.errors import SecateurError, UsageError, explained
 
 LEFTOVER_SECONDS = 3600.0
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path; raise an error for another object, such as a model in its place."""
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"expected the path of a file, got an object of type {type(path).__name__}",
+            remedy="pass the path first: save(path, result), load(path, model)",
+        )
+    return Path(path)
 
 
 def writable_file(path: str | Path) -> Path:
@@ -24,8 +34,9 @@ def writable_file(path: str | Path) -> Path:
 
     A device, pipe, socket or folder is refused: a rename would replace it by a file.
     """
+    path = as_path(path)
     with explained(f"{path} cannot be written", remedy="check the links and permissions on the way to it"):
-        file = Path(path).resolve()
+        file = path.resolve()
         if not file.parent.is_dir():
             raise SecateurError(f"there is no folder {file.parent}", remedy="create it first, or save somewhere else")
         if file.exists() and not file.is_file():

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError, explained
 from secateur.optional import require
+from secateur.storage.files import as_path
 
 INSTALL = "'secateur[onnx]'"
 USED = "secateur.samples"  # metadata of a file: fingerprints of the samples that made its network
@@ -51,6 +53,7 @@ class OnnxNetwork(nn.Module):
         return [torch.from_numpy(found) for found in self.session.run(None, fed)]
 
 
+@known_keywords
 def load_onnx(path: str | Path) -> OnnxNetwork:
     """Return an ONNX file as a network, to run, evaluate or certify it.
 
@@ -59,7 +62,7 @@ def load_onnx(path: str | Path) -> OnnxNetwork:
     It runs in onnxruntime on the CPU, with torch's number of threads, and remembers the samples that made it if
     `export` wrote it.
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise UsageError(f"there is no file {path}", remedy="secateur export writes one")
     with explained(f"{path} cannot be read as ONNX", remedy="write it again with secateur export"):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from secateur._torch import uncompiled
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError
 from secateur.network.examples import revive
 from secateur.network.modules import Slot, check_finite, duplicate, named_tensors, owner, unwrap
@@ -21,6 +22,7 @@ from secateur.surgery.slices import cut_tensor, mask_tensors
 HISTORY = "_secateur_cuts"  # attribute of a cut network: its plans as JSON texts, which any pickle can hold
 
 
+@known_keywords
 def cut(model: nn.Module, plan: Plan) -> nn.Module:
     """Return a new, smaller network without the channels that the plan removes.
 
@@ -67,6 +69,7 @@ def plan_from_original(model: nn.Module, plan: Plan) -> Plan:
         ) from error
 
 
+@known_keywords
 def mask(model: nn.Module, plan: Plan) -> nn.Module:
     """Return a copy at full size that computes the same function as `cut`: removed channels are multiplied by zero.
 

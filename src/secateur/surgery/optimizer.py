@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError
 from secateur.network.modules import named_tensors, unwrap
 from secateur.surgery.plan import Plan
 from secateur.surgery.slices import cut_tensor
 
 
+@known_keywords
 def cut_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, small: nn.Module, plan: Plan
 ) -> torch.optim.Optimizer:

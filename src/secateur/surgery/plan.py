@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from secateur.channels.graph import ChannelGraph, Group, Output, last_unit
+from secateur.checks import known_keywords
 from secateur.deprecation import renamed_fields
 from secateur.errors import SecateurError, explained
 from secateur.network.modules import Slot, owner
@@ -266,6 +267,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@known_keywords
 def random_plan(graph: ChannelGraph, kept: float = 0.5, seed: int = 0) -> Plan:
     """Return a plan that keeps the same fraction of every prunable group, at random: for tests and experiments.
 

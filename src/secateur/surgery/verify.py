@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur._torch import pytree
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError
 from secateur.network.batches import Call, calls
 from secateur.network.examples import revive
@@ -24,6 +25,7 @@ from secateur.surgery.plan import Plan
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
 
+@known_keywords
 def verify(model: nn.Module, plan: Plan, data: Any, *, tolerance: float | None = None) -> float:
     """Return the largest relative difference between the cut and the masked network on real inputs.
 

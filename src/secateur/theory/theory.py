@@ -16,6 +16,7 @@ from secateur.certificates.bounds import excess, order_statistic, samples_for_or
 from secateur.certificates.certify import certify
 from secateur.channels.graph import ChannelGraph
 from secateur.channels.program import Program, export
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.methods.pfp.bounds import expected_unique, sample_complexity
 from secateur.methods.pfp.sensitivity import Sensitivity, measure
@@ -64,6 +65,7 @@ class Cut:
         return cls(plan, {name: found[name] for name in cut}, info["delta"], info["C"], used)
 
 
+@known_keywords
 def theory(
     original: nn.Module,
     result: Any,

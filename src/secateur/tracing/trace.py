@@ -20,6 +20,7 @@ from secateur.channels.program import ExportError, Program, export_modes
 from secateur.channels.rules import propagate
 from secateur.channels.ties import FIXED, Reason, Ties
 from secateur.channels.topology import layers_of
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.examples import Example, call_arguments, describe, explain_errors
 from secateur.network.modules import check_finite, duplicate, exclusive, named_tensors, owner, unwrap
@@ -32,6 +33,7 @@ from secateur.tracing.probe import probe
 from secateur.tracing.widths import follow_widths
 
 
+@known_keywords
 def trace(
     model: nn.Module,
     example: Example,

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from secateur._torch import pytree
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.batches import BATCH
 from secateur.network.modules import device_of, mode, unwrap
@@ -41,6 +42,7 @@ class Evaluation:
     top5: float | None = None
 
 
+@known_keywords
 def evaluate(
     model: nn.Module, batches: Iterable[Any], *, loss: Loss = "cross-entropy", step: Step | None = None
 ) -> Evaluation:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.modules import device_of, mode, unwrap
 from secateur.network.processes import Process, check_agreement, copy_from_first, distributed, wait_for_all
@@ -85,6 +86,7 @@ class TrainingResult:
         return sum(epoch.seconds for epoch in self.epochs)
 
 
+@known_keywords
 def train(
     model: nn.Module,
     batches: Any,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateur._torch import pytree
 from secateur.certificates import fingerprints
+from secateur.checks import known_keywords
 from secateur.errors import SecateurError, UsageError
 from secateur.network.batches import (
     Call,
@@ -115,6 +116,7 @@ class Recovered:
         return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
 
 
+@known_keywords
 def recover(
     small: nn.Module,
     model: nn.Module,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.channels.graph import ChannelGraph, Output
+from secateur.checks import known_keywords
 from secateur.errors import UsageError
 from secateur.methods.pfp.shares import sites
 from secateur.methods.pfp.statistics import check_kind, statistic
@@ -45,6 +46,7 @@ class Sensitivity:
         return float(self.values.sum())
 
 
+@known_keywords
 def sensitivity(
     model: nn.Module,
     data: Any,
