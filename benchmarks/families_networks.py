@@ -206,4 +206,8 @@ def _transformers(name: str) -> nn.Module:
 def _pytorchcv(name: str) -> nn.Module:
     from pytorchcv.model_provider import get_model
 
-    return get_model(name, pretrained=False)
+    model = get_model(name, pretrained=False)
+    for own, index in model.named_buffers():
+        if own.endswith(".index"):  # the inputs that a CondenseNet selects, all zero until it is trained
+            index.copy_(torch.randperm(len(index)))
+    return model

@@ -1,7 +1,7 @@
 """Accuracy of a pruned segmenter and a pruned vision transformer, beside Torch-Pruning, with and without recovery.
 
     python benchmarks/tasks.py --data DIR --runs DIR             # all of it; stop and start again at will
-    python benchmarks/tasks.py --data DIR --runs DIR --network unet-digits
+    python benchmarks/tasks.py --data DIR --runs DIR --network unet-mnist
     python benchmarks/tasks.py --page                            # docs/tasks.md from results/tasks.json
 
 DIR has MNIST. The networks are trained on training images and kept in the folder of runs. Every row is one network,

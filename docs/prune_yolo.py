@@ -80,6 +80,7 @@ def main() -> None:
     args.out.mkdir(exist_ok=True)
     data = args.data or str(rectangles(args.out.resolve() / "rectangles"))
 
+    torch.manual_seed(0)
     yolo = YOLO(args.model)
     model = yolo.model.float().eval()
     for parameter in model.parameters():

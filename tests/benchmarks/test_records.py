@@ -16,6 +16,7 @@ import families
 import quality_page
 import recovery_page
 import reproduction
+import sections
 import speed_page
 import tasks_page
 from catalogue import BENCHMARKS, BY_NAME
@@ -143,6 +144,11 @@ def test_the_page_of_coverage_is_made_from_the_record() -> None:
 
 def test_the_page_of_families_is_made_from_the_record() -> None:
     assert families.PAGE.read_text() == families.page(read_record("families"))
+
+
+@pytest.mark.parametrize("name", sections.SECTIONS)
+def test_the_tables_of_int8_and_detectors_are_made_from_the_records(name: str) -> None:
+    assert (sections.DOCS / sections.SECTIONS[name][0]).read_text() == sections.page(name)
 
 
 def test_the_page_of_tasks_is_made_from_the_record() -> None:

@@ -91,6 +91,17 @@ def deeplab() -> nn.Module:
     )
 
 
+@case({"down": 8, "inner": 6})
+def segnet() -> nn.Module:
+    """The places of the maxima on the way down are those of the values on the way up, so both have equal channels."""
+
+    def run(m: Net, x: Tensor) -> Tensor:
+        y, places = F.max_pool2d(m.down(x), 2, return_indices=True)
+        return m.last(F.max_unpool2d(m.up(m.inner(y).relu()), places, 2))
+
+    return Net(run, down=Conv(3, 8, 3, padding=1), inner=Conv(8, 6, 1), up=Conv(6, 8, 1), last=Conv(8, 3, 1))
+
+
 @case({"low": 4, "high": 6, "from_high": 5, "smooth": 5})
 def feature_pyramid() -> nn.Module:
     """Features of two scales brought to one width, added, and read by one head that both scales share."""

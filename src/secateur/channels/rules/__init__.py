@@ -40,6 +40,8 @@ RULES: dict[str, Rule] = {
     "layer_norm": norms.layer_norm,
     "linear": layers.linear,
     "matmul": layers.matmul,
+    "max_unpool2d": simple.unpool,
+    "max_unpool3d": simple.unpool,
     "mm": layers.matmul,
     "narrow": movement.narrow,
     "pad": movement.pad,

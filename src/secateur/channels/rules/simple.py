@@ -111,3 +111,8 @@ def spatial(p: Propagation, value: Value, *_: Any, **__: Any) -> Any:
     dims = len(value.shape)
     mixed = p.mix(value, range(dims - int(match[1]), dims), "its axis is treated as a spatial axis")
     return for_each_result(p, replace(mixed, shape=p.shape()))
+
+
+def unpool(p: Propagation, value: Value, indices: Value, *_: Any, **__: Any) -> Any:
+    """Max unpooling: the channels are tied to those whose maxima the indices are of."""
+    return spatial(p, broadcast(p, [value, indices], value.shape))
