@@ -54,7 +54,7 @@ MAPS = 256  # feature maps of which all rows are used, or more if there are too 
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
-COPIES = 4  # arrays in double precision, as large as the second moments of a layer, that its elimination holds
+COPIES = 4  # arrays as large as the second moments of a layer, that its elimination holds
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,10 @@ class _Layer:
     @property
     def working_bytes(self) -> int:
         """Of the arrays that the elimination takes beside them."""
-        return 0 if _is_large(self.call) else COPIES * (self.call.as_matrix(self.call.weight).shape[2] + 1) ** 2 * 8
+        if _is_large(self.call):
+            return 0
+        size = self.call.as_matrix(self.call.weight).shape[2] + 1
+        return COPIES * size**2 * at_least_float32(self.call.input).element_size()
 
 
 Units = tuple[tuple[int, ...], ...]  # for each unit its indices along a slot
