@@ -318,8 +318,8 @@ class _Fitter:
         positions, source = 0, batch_source(0, layer.step)
         for (ours, theirs), (number, folds) in pauses:
             call = theirs.call
-            check_all_finite(call.input, "its input", layer=owner(layer.weight))
             if sums is None:
+                target_of = self._target(layer, ours)
                 old = call.as_matrix(call.weight.detach()).double()
                 groups, outputs, n = old.shape
                 bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
@@ -335,7 +335,9 @@ class _Fitter:
                     windows = None
             if not folds:
                 continue
-            target = self._target(layer, ours, theirs, None if windows or len(chosen) == positions else chosen)
+            target = target_of(ours, theirs, None if windows or len(chosen) == positions else chosen)
+            columns = call.input if windows else call.columns(chosen)  # [groups, samples, positions, n]
+            check_all_finite(columns, "its input", layer=owner(layer.weight))
             check_all_finite(target, "its target output", layer=owner(layer.weight))
             if windows and isinstance(sums, Normal):
                 maps = target.unflatten(2, windows.positions)
@@ -343,7 +345,6 @@ class _Fitter:
                     if len(maps[which]):
                         sums.add_maps(windows, call.input[which], maps[which], fold)
                 continue
-            columns = call.columns(chosen)  # [groups, samples, positions, n]
             targets = target.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
             for fold, which in enumerate(folds):
                 if targets[:, which].numel():
@@ -365,29 +366,35 @@ class _Fitter:
         elif layer.norm is not None:
             layer.norm.add(constant, self.tensors)
 
-    def _target(self, layer: RefitLayer, ours: Pause, theirs: Pause, chosen: Tensor | None) -> Tensor:
-        """Return the output of the layer with which the sum is as in the original, [samples, outputs, positions].
+    def _target(self, layer: RefitLayer, first: Pause) -> Callable[[Pause, Pause, Tensor | None], Tensor]:
+        """Return what computes the output of the layer with which the sum is as in the original.
 
-        Args:
-            chosen: the positions to return; all if not given.
+        From the pauses of both networks and the chosen positions, all if None, it is [samples, outputs, positions].
         """
-        assert ours.output is not None
-        which = torch.tensor(_kept_outputs(self.plan, layer.weight, ours.call), device=ours.output.device)
+        assert first.output is not None
+        kind, device = at_least_float32(first.output).dtype, first.output.device
+        which = torch.tensor(_kept_outputs(self.plan, layer.weight, first.call), device=device)
+        if layer.norm is not None:
+            scale, shift = (value[which, None].to(kind) for value in layer.norm.affine(self.original_tensors))
+            own_scale, own_shift = (value[:, None].to(kind) for value in layer.norm.affine(self.tensors))
+            tiny = own_scale.abs() <= TINY * own_scale.abs().max()
+            divisor = own_scale.where(~tiny, 1.0)
 
-        def some(values: Tensor) -> Tensor:
+        def some(values: Tensor, chosen: Tensor | None) -> Tensor:
             return at_least_float32(values if chosen is None else at_positions(values, chosen))
 
-        output = some(ours.output)[:, which]
-        if ours.other is None or theirs.other is None:
-            return output
-        gap = some(ours.other)[:, which] - some(theirs.other)
-        if layer.norm is None:
-            return output + gap
-        scale, shift = (value[which, None].to(output.dtype) for value in layer.norm.affine(self.original_tensors))
-        own_scale, own_shift = (value[:, None].to(output.dtype) for value in layer.norm.affine(self.tensors))
-        tiny = own_scale.abs() <= TINY * own_scale.abs().max()
-        wanted = (scale * output + shift + gap - own_shift) / own_scale.where(~tiny, torch.ones_like(own_scale))
-        return wanted.where(~tiny, output)
+        def target(ours: Pause, theirs: Pause, chosen: Tensor | None) -> Tensor:
+            assert ours.output is not None
+            output = some(ours.output, chosen)[:, which]
+            if ours.other is None or theirs.other is None:
+                return output
+            gap = some(ours.other, chosen)[:, which] - some(theirs.other, chosen)
+            if layer.norm is None:
+                return output + gap
+            wanted = (scale * output + shift + gap - own_shift) / divisor
+            return wanted.where(~tiny, output)
+
+        return target
 
 
 def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:
