@@ -16,11 +16,13 @@ from secateur.errors import SecateurError, first_line
 from secateur.network.batches import (
     EVERY,
     Call,
+    SplitBatch,
     as_batches,
     batch_size,
     calls,
     count_bytes,
     count_samples,
+    fitted_samples,
     hold_out,
     on_device_of,
     split,
@@ -37,9 +39,9 @@ from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.network.processes import batch_source, copy_from_first, distributed, in_use, own_share, this_process
 from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
-from secateur.refit.choice import nearest
+from secateur.refit.choice import JUDGED, Judged, nearest
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
-from secateur.refit.lockstep import Pause, in_lockstep
+from secateur.refit.lockstep import Ends, Pause, in_lockstep
 from secateur.refit.shifts import Windows
 from secateur.refit.tape import RefitLayer, Tape, record
 from secateur.stages import stage
@@ -192,8 +194,10 @@ def _refit(
     mine = own_share(range(len(parts)))
     running = [max(1, sum(number < count for number in mine)) for count in counts]  # one shows the shapes, at least
     own = whole_batches([parts[number] for number in mine])
+    judged = _judged(parts, mine)
+    ends: dict[int, Ends] = {}
     with bar("fitting layers", len(layers), progress) as advance:
-        with closing(in_lockstep(original, repaired, own, layers, stateful, running)) as stations:
+        with closing(in_lockstep(original, repaired, own, layers, stateful, running, judged, ends)) as stations:
             for (layer, pauses), count in zip(stations, counts, strict=True):
                 with stage("repair: sums"):
                     folds = [(number, parts[number].folds if number < count else ()) for number in mine]
@@ -201,7 +205,12 @@ def _refit(
                 advance()
     notes += _fewer_samples(rows, counts, sizes)
     with stage("repair: choice"):
-        best = nearest(as_cut, repaired, original, hold_out(used))
+        held = {place: take(own[place], which) for place, which in judged.items()}
+        known = [
+            Judged(batch, *ends[place]) if place in ends else Judged.of(original, repaired, batch)
+            for place, batch in held.items()
+        ]
+        best = nearest(as_cut, repaired, known, fitted_samples(hold_out(used)))
     if not best.repaired:
         notes += ("no repair brought the output nearer to the original's: the network is as cut",)
     result = Repair(tuple(rows), count_samples(used), best.before, best.after, best.norms, notes)
@@ -264,6 +273,16 @@ def _batches_within(sizes: Sequence[int], fits: Sequence[int]) -> list[int]:
     """Return for each layer how many batches, from the first one on, have as many samples as fit; at least one."""
     so_far = list(accumulate(sizes))
     return [max(1, sum(samples <= most for samples in so_far)) for most in fits]
+
+
+def _judged(parts: Sequence[SplitBatch], mine: Sequence[int]) -> dict[int, slice]:
+    """Return which batches of this process, by their place, have held-out samples that judge, and which these are."""
+    before = list(accumulate((len(part.order) - part.fitted for part in parts), initial=0))
+    return {
+        place: slice(parts[number].fitted, None)
+        for place, number in enumerate(mine)
+        if before[number] < min(JUDGED, before[number + 1])
+    }
 
 
 def _at_most(batches: list[Call], count: int, memory: int) -> tuple[list[Call], tuple[str, ...]]:
