@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from secateur.network.batches import hold_out
-from secateur.refit.choice import nearest
+from secateur.network.batches import fitted_samples, held_out_samples, hold_out
+from secateur.refit.choice import Judged, Nearest, nearest
 
 
 def normed(seed: int = 0) -> nn.Sequential:
@@ -28,17 +28,22 @@ def changed(network: nn.Module, size: float) -> nn.Module:
 PARTS = hold_out([((torch.randn(40, 4, generator=torch.Generator().manual_seed(1)),), {})])
 
 
+def chosen(small: nn.Module, repaired: nn.Module, original: nn.Module) -> Nearest:
+    judged = [Judged.of(original, repaired, batch) for batch in held_out_samples(PARTS)]
+    return nearest(small, repaired, judged, fitted_samples(PARTS))
+
+
 def test_the_repaired_network_is_chosen_if_it_is_nearer() -> None:
     original = normed()
     small, repaired = changed(original, 0.5), changed(original, 0.001)
-    found = nearest(small, repaired, original, PARTS)
+    found = chosen(small, repaired, original)
     assert found.network is repaired and found.repaired and not found.norms and found.after < found.before
 
 
 def test_otherwise_the_network_stays_as_cut() -> None:
     original = normed()
     small, repaired = changed(original, 0.001), changed(original, 2.0)
-    found = nearest(small, repaired, original, PARTS)
+    found = chosen(small, repaired, original)
     assert not found.repaired and not found.norms and found.after == found.before
     for own, given in zip(found.network.parameters(), small.parameters(), strict=True):
         assert torch.equal(own, given) and own is not given
@@ -52,5 +57,5 @@ def test_new_norm_statistics_are_taken_where_they_help() -> None:
         original[1].running_var.copy_(original[0](x).var(0))
     broken = copy.deepcopy(original)
     broken[1].running_var.mul_(50.0)
-    found = nearest(changed(original, 1.0), broken, original, PARTS)
+    found = chosen(changed(original, 1.0), broken, original)
     assert found.norms and found.repaired and found.after == pytest.approx(0, abs=0.05)

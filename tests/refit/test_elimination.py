@@ -110,6 +110,17 @@ def test_many_units_go_several_at_a_time_with_true_errors(monkeypatch: pytest.Mo
     assert set(order.removed[:4]) == set(torch.tensor(first).argsort()[:4].tolist())
 
 
+def test_single_precision_is_enough_for_the_order() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = (torch.randn(2000, 8, generator=source) @ torch.randn(8, 90, generator=source)).relu()
+    x += 0.3 * torch.randn(x.shape, generator=source)
+    weight, inputs = torch.randn(5, 90, generator=source), tuple((3 * u, 3 * u + 1, 3 * u + 2) for u in range(29))
+    single = eliminate([Consumer(x.T @ x, weight, inputs, len(x))], 1e-3)
+    double = eliminate([Consumer((x.T @ x).double(), weight.double(), inputs, len(x))], 1e-3)
+    assert single.removed == double.removed
+    assert single.errors.tolist() == pytest.approx(double.errors.tolist(), rel=1e-4)
+
+
 def test_consumers_are_left_unchanged() -> None:
     one = consumer(5, ((0,), (1,), (2, 3)))
     gram, weight = one.gram.clone(), one.weight.clone()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import secateur as sc
-from secateur.network.batches import Call
+from secateur.network.batches import Call, eval_outputs
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.observer import LayerObserver
 from secateur.refit.lockstep import _Run, in_lockstep
@@ -140,6 +140,20 @@ def test_pauses_come_in_the_order_in_which_layers_can_be_refitted() -> None:
         assert len(list(pauses)) == len(BATCHES)
         order.append(layer.weight)
     assert order == ["down.0.weight", "a.weight", "b.weight", "head.weight"]
+
+
+def test_some_batches_run_to_the_end_with_the_new_weights() -> None:
+    original = randomised(block(lambda m, x: m.down(x), torch.add, True))
+    small = copy.deepcopy(original)
+    tensors, ends = dict(small.named_parameters()), dict[int, Any]()
+    for layer, pauses in in_lockstep(original, small, BATCHES, layers_of(small), judged={2: slice(1, 3)}, ends=ends):
+        list(pauses)
+        with torch.no_grad():
+            tensors[layer.weight] *= 1.5
+    assert ends.keys() == {2}
+    for network, found in zip((original, small), ends[2], strict=True):
+        (wanted,) = eval_outputs(network, BATCHES[2])
+        torch.testing.assert_close(found, [wanted[1:3]], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

@@ -59,12 +59,12 @@ def slow(network: nn.Module, refit: Refit, x: Tensor) -> float:
     return output_divergence([other(x)], [network(x)])
 
 
-@pytest.mark.parametrize("most", [1, 7, 64])
-def test_whole_runs_with_kept_outputs_are_plain_runs(most: int) -> None:
+@pytest.mark.parametrize("memory", [1, 1 << 16, 1 << 28])
+def test_whole_runs_with_kept_results_are_plain_runs(memory: int) -> None:
     network, x = network_and_images()
     refits = random_refits(network, 0.1)
     batches = list(calls(list(x.split(40))))
-    trials = Trials(run_of(network), batches, seed=0, most=most)
+    trials = Trials(run_of(network), batches, seed=0, memory=memory)
     found = trials.whole(refits, batches)
     assert found == [pytest.approx(slow(network, refit, x), rel=1e-9) for refit in refits]
 
@@ -75,7 +75,7 @@ def test_estimates_of_small_changes_are_their_divergences() -> None:
     x = torch.randn(4000, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double()
     batches = list(calls(list(x.split(500))))
     refits = random_refits(network, 1e-3)
-    trials = Trials(run_of(network), batches, seed=0, most=64)
+    trials = Trials(run_of(network), batches, seed=0)
     estimates = trials.estimates(refits, batches)
     assert estimates.shape == (len(refits), len(x))
     for refit, found in zip(refits, estimates.mean(1).tolist(), strict=True):
@@ -88,14 +88,14 @@ def test_estimates_by_gradients_of_the_weight_are_those_by_running_the_change(mo
     estimates = []
     for most in (0, 4):
         monkeypatch.setattr("secateur.refit.trials.WEIGHT_GRADIENTS", most)
-        estimates.append(Trials(run_of(network), batches, seed=0, most=64).estimates(refits, batches))
+        estimates.append(Trials(run_of(network), batches, seed=0).estimates(refits, batches))
     torch.testing.assert_close(*estimates)
 
 
 def test_few_trials_are_all_run_and_many_are_estimated() -> None:
     network, x = network_and_images()
     batches = list(calls(list(x.split(8))))
-    trials = Trials(run_of(network), batches, seed=0, most=64)
+    trials = Trials(run_of(network), batches, seed=0)
     few = dict(enumerate(random_refits(network, 0.01)))
     assert all(one.whole is not None and one.estimate == 0 for one in trials.measure(few).values())
     many = dict(enumerate(refit for size in (0.001, 0.01, 0.1) for refit in random_refits(network, size)))
@@ -119,7 +119,7 @@ def test_without_gradients_trials_are_run() -> None:
 
     refits = dict(enumerate(refit for _ in range(3) for refit in random_refits(network, 0.1)))
     batches = list(calls(list(x.split(20))))
-    found = divergences(Trials(run, batches, seed=0, most=64).measure(refits, checks=2))
+    found = divergences(Trials(run, batches, seed=0).measure(refits, checks=2))
     wanted = {key: pytest.approx(slow(network, refit, x[:40]), rel=1e-9) for key, refit in refits.items()}
     assert found == wanted
 
@@ -134,7 +134,7 @@ def test_an_input_that_is_overwritten_later_leaves_the_estimate_to_a_run() -> No
     network = Net(run, a=nn.Linear(4, 3), b=nn.Linear(3, 3)).double()
     x = torch.randn(40, 4).double()
     change: Any = {"b.weight": ((network.b.weight * 1.1).detach(), torch.zeros(3).double())}
-    trials = Trials(run_of(network), list(calls([x])), seed=0, most=64)
+    trials = Trials(run_of(network), list(calls([x])), seed=0)
     found = trials.measure({number: change for number in range(9)}, checks=2)
     assert all(one.whole is not None or one.estimate > 0 for one in found.values())
 

@@ -325,8 +325,12 @@ def forward(network: nn.Module, call: Call) -> Any:
 
 def float_outputs(network: nn.Module, call: Call) -> list[Tensor]:
     """Return the floating-point tensors in the output of the network for a batch."""
-    leaves = pytree.tree_leaves(forward(network, call))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return float_tensors(forward(network, call))
+
+
+def float_tensors(output: Any) -> list[Tensor]:
+    """Return the floating-point tensors in an output."""
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
 @torch.no_grad()

@@ -123,7 +123,16 @@ class LayerCall:
     @property
     def positions(self) -> tuple[int, ...]:
         """The number of output positions along each axis of space."""
-        return count_positions(self.x.shape[2:], self.kernel, self.stride, self.dilation)
+        space = self.x.shape[2:] if self._margins is None else tuple(n + a + b for n, a, b in self._margins)
+        return count_positions(space, self.kernel, self.stride, self.dilation)
+
+    @property
+    def _margins(self) -> list[tuple[int, int, int]] | None:
+        """Along each axis of space, the size of the input and the zeros before and behind it; None if x has others."""
+        if self.linear or self.transposed or any(side < 0 for side in self.padding):
+            return None
+        sides = self.padding or (0,) * (2 * len(self.stride))
+        return list(zip(self.input.shape[2:], reversed(sides[::2]), reversed(sides[1::2]), strict=True))
 
     def by_group(self, weight: Tensor) -> Tensor:
         """Return a weight of this layer's shape as [groups, outputs, channels, *kernel] of ordinary convolutions."""
@@ -153,16 +162,25 @@ class LayerCall:
         Args:
             chosen: the positions to return, as indices into the flattened space; all if not given.
         """
-        starts = taps = torch.zeros(1, dtype=torch.int64)
-        space = zip(self.x.shape[2:], self.positions, self.kernel, self.stride, self.dilation, strict=True)
-        for size, count, kernel, stride, dilation in space:
-            starts = (starts[:, None] * size + torch.arange(count) * stride).flatten()
-            taps = (taps[:, None] * size + torch.arange(kernel) * dilation).flatten()
+        x, margins = self.input, self._margins  # of the padding, only what is needed
+        if margins is None:
+            x, margins = self.x, [(n, 0, 0) for n in self.x.shape[2:]]
+        starts = torch.zeros(1, 1, dtype=torch.int64)  # [positions, taps]
+        inside = torch.ones(1, 1, dtype=torch.bool)
+        axes = zip(margins, self.positions, self.kernel, self.stride, self.dilation, strict=True)
+        for (size, before, _), count, kernel, stride, dilation in axes:
+            at = (torch.arange(count) * stride - before)[:, None] + torch.arange(kernel) * dilation
+            within = (at >= 0) & (at < size)
+            at = at.clamp(0, size - 1)
+            starts = (starts[:, None, :, None] * size + at[None, :, None, :]).flatten(2).flatten(0, 1)
+            inside = (inside[:, None, :, None] & within[None, :, None, :]).flatten(2).flatten(0, 1)
         if chosen is not None:
-            starts = starts[chosen.cpu()]
-        at = (starts[:, None] + taps).flatten().to(self.x.device)
-        found = at_positions(self.x.flatten(2), at)  # [samples, channels, positions x kernel]
-        found = found.view(len(found), self.groups, self.x.shape[1] // self.groups, len(starts), len(taps))
+            starts, inside = starts[chosen.cpu()], inside[chosen.cpu()]
+        found = at_positions(x.flatten(2), starts.flatten().to(x.device))  # [samples, channels, positions x kernel]
+        if not inside.all():
+            found.index_fill_(2, (~inside).flatten().nonzero()[:, 0].to(x.device), 0)
+        positions, taps = starts.shape
+        found = found.view(len(found), self.groups, x.shape[1] // self.groups, positions, taps)
         return found.permute(1, 0, 3, 2, 4).flatten(3)
 
     def along(self, slots: Iterable[Slot]) -> Iterator[GroupCall]:

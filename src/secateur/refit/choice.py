@@ -9,19 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from secateur._torch import BatchNorm
-from secateur.network.batches import (
-    Call,
-    SplitBatch,
-    batch_size,
-    eval_outputs,
-    first_batches,
-    fitted_samples,
-    forward,
-    held_out_samples,
-)
+from secateur.network.batches import Call, batch_size, eval_outputs, first_batches, forward
 from secateur.network.divergence import output_divergence
 from secateur.network.modules import duplicate, mode
-from secateur.network.processes import own_share, reduce_over_all
+from secateur.network.processes import reduce_over_all
 
 JUDGED = 128  # held-out samples, at most, that choose
 NORMED = 64  # samples for new norm statistics
@@ -38,26 +29,43 @@ class Nearest:
     norms: bool  # whether it has new norm statistics
 
 
-def nearest(small: nn.Module, repaired: nn.Module, original: nn.Module, parts: Sequence[SplitBatch]) -> Nearest:
-    """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics."""
-    held_out = own_share(first_batches(held_out_samples(parts), JUDGED))
-    wanted = [eval_outputs(original, batch) for batch in held_out]
-    before = _divergence(small, held_out, wanted)
-    after, norms = _divergence(repaired, held_out, wanted), False
-    renormed = _with_new_norms(repaired, first_batches(fitted_samples(parts), NORMED))
-    if renormed is not None and (divergence := _divergence(renormed, held_out, wanted)) < after:
+@dataclass(frozen=True)
+class Judged:
+    """Held-out samples, and the outputs of the original and of the repaired network for them."""
+
+    batch: Call
+    wanted: Sequence[Tensor]
+    repaired: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, original: nn.Module, repaired: nn.Module, batch: Call) -> Judged:
+        """Run both networks."""
+        return cls(batch, eval_outputs(original, batch), eval_outputs(repaired, batch))
+
+
+def nearest(small: nn.Module, repaired: nn.Module, judged: Sequence[Judged], fitted: Sequence[Call]) -> Nearest:
+    """Return the network nearest to the original: the cut, the repaired, or the repaired with new norm statistics.
+
+    Args:
+        judged: this process's share of the held-out samples.
+        fitted: samples for new norm statistics; the first NORMED of them are used.
+    """
+    before = _divergence(small, judged)
+    after, norms = _divergence(None, judged), False
+    renormed = _with_new_norms(repaired, first_batches(fitted, NORMED))
+    if renormed is not None and (divergence := _divergence(renormed, judged)) < after:
         repaired, after, norms = renormed, divergence, True
     if after < before:
         return Nearest(repaired, before, after, repaired=True, norms=norms)
     return Nearest(duplicate(small), before, before, repaired=False, norms=False)
 
 
-def _divergence(network: nn.Module, batches: Sequence[Call], wanted: Sequence[Sequence[Tensor]]) -> float:
-    """Return the mean divergence over these samples and those of all other processes."""
+def _divergence(network: nn.Module | None, judged: Sequence[Judged]) -> float:
+    """Return the mean divergence over these samples and those of all other processes; of the repaired one if None."""
     total = torch.zeros(2, dtype=torch.float64)
-    for batch, old in zip(batches, wanted, strict=True):
-        size = batch_size(batch)
-        gap = output_divergence(eval_outputs(network, batch), old)
+    for one in judged:
+        size = batch_size(one.batch)
+        gap = output_divergence(one.repaired if network is None else eval_outputs(network, one.batch), one.wanted)
         total += torch.tensor([gap * size, size], dtype=torch.float64)
     reduce_over_all(total, "sum")
     return float(total[0] / total[1])

@@ -38,7 +38,7 @@ from secateur.network.memory import free_memory, megabytes, room
 from secateur.network.modules import Slot, device_of, mode, owner
 from secateur.network.observer import LayerObserver
 from secateur.network.precision import at_least_float32, check_all_finite
-from secateur.network.processes import batch_source, copy_from_first, own_share, reduce_over_all, sum_over_all
+from secateur.network.processes import batch_source, copy_from_first, own_share, reduce_over_all
 from secateur.progress import bar
 from secateur.refit.elimination import Consumer, Order, SeparateErrors, eliminate
 from secateur.refit.fisher import SAMPLES as FISHER_SAMPLES
@@ -54,7 +54,7 @@ MAPS = 256  # feature maps of which all rows are used, or more if there are too 
 ROWS_BY_UNIT = 512  # rows for the contribution of each unit by itself, where a layer has more than LARGEST inputs
 RIDGE = 1e-3  # of the mean square of the inputs
 FRACTIONS = (0.5, 0.85)  # of a group that are removed in its trials
-COPIES = 4  # arrays in double precision, as large as the second moments of a layer, that its elimination holds
+COPIES = 4  # arrays as large as the second moments of a layer, that its elimination holds
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,10 @@ class _Layer:
     @property
     def working_bytes(self) -> int:
         """Of the arrays that the elimination takes beside them."""
-        return 0 if _is_large(self.call) else COPIES * (self.call.as_matrix(self.call.weight).shape[2] + 1) ** 2 * 8
+        if _is_large(self.call):
+            return 0
+        size = self.call.as_matrix(self.call.weight).shape[2] + 1
+        return COPIES * size**2 * at_least_float32(self.call.input).element_size()
 
 
 Units = tuple[tuple[int, ...], ...]  # for each unit its indices along a slot
@@ -255,7 +258,6 @@ class _Study:
         self.samples = count_samples(self.batches)
         self.layers = self._consuming_layers()
         self.groups: Sequence[Group] = ()  # whose moments are measured
-        self.bytes_each = 0.0  # of the outputs of all layers for a sample
 
     @torch.no_grad()
     def _consuming_layers(self) -> dict[str, _Layer]:
@@ -317,7 +319,7 @@ class _Study:
         Args:
             fisher: whether to measure the Fisher weights of all layers on some of the samples as well.
         """
-        self.groups, self.bytes_each = groups, 0.0
+        self.groups = groups
         wanted = {slot.parameter for group in groups for slot in group.consumes} & self.layers.keys()
 
         def adding(number: int) -> Act:
@@ -328,7 +330,6 @@ class _Study:
                     with torch.no_grad():
                         self._add(layer, source)
                 output: Tensor = call.run()
-                self.bytes_each += output.numel() * output.element_size() / self.samples
                 return output
 
             return act
@@ -345,7 +346,6 @@ class _Study:
         with stage("moments"), torch.no_grad():
             for number in own_share(range(first, len(self.batches))):
                 self._run(self.batches[number], adding(number))
-            self.bytes_each = sum_over_all([self.bytes_each], device)[0]
             for name in sorted(wanted):
                 self.layers[name].add_over_processes()
         for name, layer in self.layers.items():
@@ -438,8 +438,8 @@ class _Study:
 
     def trials(self, progress: bool) -> Trials:
         """Return the trials on the samples that are held out."""
-        most = int(min(CACHE, self.memory // 2) / max(1.0, self.bytes_each))
-        return Trials(self._run, self.held_out, seed=self.seed, most=most, progress=progress)
+        memory = min(CACHE, self.memory // 2)
+        return Trials(self._run, self.held_out, seed=self.seed, memory=memory, progress=progress)
 
 
 def _consumed(group: Group) -> list[tuple[Slot, Units]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateur.network.precision import at_least_float32
 from secateur.refit.least_squares import factor
 
 SHRINK = 0.9  # matrices are compacted when fewer of their rows than this are left
@@ -82,59 +83,92 @@ class _Additive:
 
 
 class _Refitted:
-    """A consumer that is refitted after each removal."""
+    """A consumer that is refitted after each removal.
+
+    Its inputs are in another order: those of one unit side by side, units with as many inputs side by side, and last
+    those of no unit. It computes in the precision of the second moments.
+    """
 
     def __init__(self, consumer: Consumer, ridge: float) -> None:
-        gram = consumer.gram.to(torch.float64, copy=True).div_(consumer.rows)
+        widths = [len(own) for own in consumer.inputs]
+        self.units = len(widths)
+        self.widths = sorted({width for width in widths if width})
+        self.members = {width: [unit for unit, own in enumerate(widths) if own == width] for width in self.widths}
+        self.rows: list[Tensor] = [torch.empty(0, dtype=torch.int64)] * self.units  # of each unit that is left
+        order = [i for width in self.widths for unit in self.members[width] for i in consumer.inputs[unit]]
+        taken = set(order)
+        self.others = [i for i in range(len(consumer.gram)) if i not in taken]
+        index = torch.tensor([*order, *self.others], dtype=torch.int64)
+        gram = at_least_float32(consumer.gram)[index[:, None], index].div_(consumer.rows)
         mean = float(gram.diagonal().mean())
         gram.diagonal().add_(ridge * mean if mean > 0 else 1.0)
-        self.stays = torch.ones(len(gram), dtype=torch.bool)  # inputs of units that are not removed
         lower = factor(gram)
         del gram  # the largest arrays that there are
         self.inverse = torch.cholesky_inverse(lower)
         del lower
-        self.weight = consumer.weight.double().clone()
-        self.inputs = [torch.tensor(own, dtype=torch.int64) for own in consumer.inputs]
-        self.units = len(self.inputs)
-        self.widths = sorted({len(own) for own in consumer.inputs})
+        self.weight = consumer.weight.T[index].to(self.inverse.dtype)  # [inputs, outputs]
+        self.gone: set[int] = set()
+        self.removed_rows = 0  # since the last time that rows were dropped
+        self._count_rows()
+
+    def _count_rows(self) -> None:
+        """Set which rows each unit has."""
+        first = 0
+        for width in self.widths:
+            for unit in self.members[width]:
+                self.rows[unit] = torch.arange(first, first + width)
+                first += width
 
     def scores(self, alive: Sequence[int]) -> Tensor:
-        """Return the error that removing each unit would add."""
-        found = torch.zeros(len(alive), dtype=torch.float64)
+        """Return the error that removing each unit would add: the trace of W' W times the inverse of its block of H."""
+        found = torch.zeros(self.units, dtype=torch.float64)
+        first, left = 0, torch.zeros(self.units, dtype=torch.bool)
+        left[list(alive)] = True
         for width in self.widths:
-            which = [i for i, unit in enumerate(alive) if len(self.inputs[unit]) == width]
-            if not which or not width:
+            members = torch.tensor(self.members[width], dtype=torch.int64)
+            if not len(members):
                 continue
-            own = torch.stack([self.inputs[alive[i]] for i in which])  # [units, width]
-            blocks = self.inverse[own[:, :, None], own[:, None, :]]
-            weights = self.weight[:, own].permute(1, 2, 0)  # [units, width, outputs]
-            solved = torch.linalg.solve_triangular(factor(blocks), weights, upper=False)
-            found[which] = solved.square().sum((1, 2))
-        return found
+            end = first + width * len(members)
+            weights = self.weight[first:end].view(len(members), width, -1)
+            squares = self.inverse[first:end, first:end].view(len(members), width, len(members), width)
+            blocks = squares.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+            first, here = end, left[members].nonzero().flatten()  # others are removed, their rows are zero
+            if width == 1:
+                errors = weights[here, 0].square().sum(1) / blocks[here, 0, 0]
+            else:
+                products = (weights @ weights.mT)[here]
+                errors = torch.cholesky_solve(products, factor(blocks[here])).diagonal(dim1=1, dim2=2).sum(1)
+            found[members[here]] = errors.double().cpu()
+        return found[list(alive)]
 
     def remove(self, units: Sequence[int]) -> Tensor:
         """Remove units one after the other and return the error that each adds.
 
         The Cholesky factor of their joint block holds the factors that removing them one by one would take.
         """
-        own = torch.cat([self.inputs[unit] for unit in units])
-        widths = torch.tensor([len(self.inputs[unit]) for unit in units])
+        own = torch.cat([self.rows[unit] for unit in units])
+        widths = torch.tensor([len(self.rows[unit]) for unit in units])
         if not len(own):
             return torch.zeros(len(units), dtype=torch.float64)
         lower = factor(self.inverse[own[:, None], own])
-        share = torch.linalg.solve_triangular(lower, self.inverse[own], upper=False)  # [width, n]
-        lost = torch.linalg.solve_triangular(lower, self.weight[:, own].T, upper=False)  # [width, outputs]
+        share = torch.linalg.solve_triangular(lower, self.inverse[own], upper=False)  # [width, inputs]
+        lost = torch.linalg.solve_triangular(lower, self.weight[own], upper=False)  # [width, outputs]
         self.inverse.addmm_(share.T, share, alpha=-1)
-        self.weight.addmm_(lost.T, share, alpha=-1)
-        self.stays[own] = False
-        if int(self.stays.sum()) < SHRINK * len(self.stays):
+        self.weight.addmm_(share.T, lost, alpha=-1)
+        self.gone.update(units)
+        self.removed_rows += len(own)
+        if self.removed_rows > (1 - SHRINK) * len(self.inverse):
             self._compact()
         places = torch.arange(len(units)).repeat_interleave(widths)
-        return torch.zeros(len(units), dtype=torch.float64).index_add_(0, places, lost.square().sum(1))
+        return torch.zeros(len(units), dtype=torch.float64).index_add_(0, places, lost.square().sum(1).double().cpu())
 
     def _compact(self) -> None:
         """Drop the rows of removed units, which are zero by now."""
-        left, new_index = self.stays.nonzero().flatten(), self.stays.cumsum(0) - 1
-        self.inverse, self.weight = self.inverse[left[:, None], left], self.weight[:, left]
-        self.inputs = [new_index[own] for own in self.inputs]
-        self.stays = self.stays[left]
+        others = torch.arange(len(self.inverse) - len(self.others), len(self.inverse))
+        self.members = {
+            width: [unit for unit in units if unit not in self.gone] for width, units in self.members.items()
+        }
+        left = torch.cat([*(self.rows[unit] for width in self.widths for unit in self.members[width]), others])
+        self.inverse, self.weight = self.inverse[left[:, None], left], self.weight[left]
+        self.removed_rows = 0
+        self._count_rows()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from secateur._torch import version_of
 from secateur.errors import SecateurError, first_line
-from secateur.network.batches import Call, on_device_of
+from secateur.network.batches import Call, batch_size, float_tensors, on_device_of
 from secateur.network.layer_calls import FunctionCall, LayerCall, layer_call
 from secateur.network.memory import out_of_memory
 from secateur.network.modules import mode, owner, stand_in
@@ -21,6 +21,7 @@ from secateur.network.observer import Observer
 from secateur.refit.tape import RefitLayer, may_be_refitted
 from secateur.stages import stage
 
+Ends = tuple[list[Tensor], list[Tensor]]  # the outputs of the original and of the cut network
 STACK = 1 << 20  # bytes for each thread; where address space is limited, the usual 8 MB for each are too much
 
 
@@ -56,6 +57,7 @@ class _Run:
         self.ends = {layer.end: layer for layer in layers}
         self.kept: dict[int, _Kept] = {}
         self.pause: Pause | None = None
+        self.outputs: list[Tensor] = []  # of the network, at the end
         self.error: BaseException | None = None
         self.abandoned = False
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
@@ -93,7 +95,7 @@ class _Run:
             if not self.abandoned:
                 args, kwargs = on_device_of(self.network, self.batch)
                 with torch.no_grad(), Observer(self._at):
-                    self.network(*args, **kwargs)
+                    self.outputs = float_tensors(self.network(*args, **kwargs))
         except _Abandoned:
             pass
         except BaseException as error:
@@ -172,6 +174,8 @@ def in_lockstep(
     layers: Sequence[RefitLayer],
     stateful: bool = False,
     counts: Sequence[int] | None = None,
+    judged: Mapping[int, slice] | None = None,
+    ends: dict[int, Ends] | None = None,
 ) -> Generator[tuple[RefitLayer, Iterator[tuple[Pause, Pause]]]]:
     """Return, for each layer in the order in which they are reached, the pauses of both networks, batch by batch.
 
@@ -184,6 +188,8 @@ def in_lockstep(
             keeps its anchors. Each batch then has copies of its own, with shared weights, that have run on it before.
         counts: how many of the batches pause at each layer, never fewer than at the layer before; all if not given. The
             others start later, and run up to the layer where they join.
+        judged: the batches, by their place, that run on to the end behind the last layer, and which of their samples.
+        ends: takes the outputs of both networks on these samples.
     """
     with ExitStack() as stack:
         stack.enter_context(mode(original, False))
@@ -202,6 +208,22 @@ def in_lockstep(
             for batch in batches[len(pairs) : None if counts is None else counts[number]]:
                 start(batch, number)
             yield layer, _pauses(pairs)
+        for place, which in (judged or {}).items():
+            if ends is not None and place < len(pairs):
+                ends[place] = _to_the_end(pairs[place], which)
+
+
+def _to_the_end(pair: tuple[_Run, _Run], which: slice) -> Ends:
+    """Let both networks of a pair run to the end, and return their outputs on some of the samples."""
+    size = batch_size(pair[0].batch)
+    found = []
+    for run in pair:
+        run.start()
+        run.wait()
+        run.result()
+        found.append([one[which].clone() if one.dim() and len(one) == size else one for one in run.outputs])
+        run.outputs = []
+    return found[0], found[1]
 
 
 @torch.no_grad()

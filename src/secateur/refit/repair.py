@@ -17,11 +17,13 @@ from secateur.errors import SecateurError, first_line
 from secateur.network.batches import (
     EVERY,
     Call,
+    SplitBatch,
     as_batches,
     batch_size,
     calls,
     count_bytes,
     count_samples,
+    fitted_samples,
     hold_out,
     on_device_of,
     split,
@@ -38,9 +40,9 @@ from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.network.processes import batch_source, copy_from_first, distributed, in_use, own_share, this_process
 from secateur.network.scope import ScopeNetwork, inputs_of, put_back
 from secateur.progress import bar
-from secateur.refit.choice import nearest
+from secateur.refit.choice import JUDGED, Judged, nearest
 from secateur.refit.least_squares import LARGEST, ROWS, Dual, Fitted, Normal, sample_positions
-from secateur.refit.lockstep import Pause, in_lockstep
+from secateur.refit.lockstep import Ends, Pause, in_lockstep
 from secateur.refit.shifts import Windows
 from secateur.refit.tape import RefitLayer, Tape, record
 from secateur.stages import stage
@@ -194,8 +196,10 @@ def _refit(
     mine = own_share(range(len(parts)))
     running = [max(1, sum(number < count for number in mine)) for count in counts]  # one shows the shapes, at least
     own = whole_batches([parts[number] for number in mine])
+    judged = _judged(parts, mine)
+    ends: dict[int, Ends] = {}
     with bar("fitting layers", len(layers), progress) as advance:
-        with closing(in_lockstep(original, repaired, own, layers, stateful, running)) as stations:
+        with closing(in_lockstep(original, repaired, own, layers, stateful, running, judged, ends)) as stations:
             for (layer, pauses), count in zip(stations, counts, strict=True):
                 with stage("repair: sums"):
                     folds = [(number, parts[number].folds if number < count else ()) for number in mine]
@@ -203,7 +207,12 @@ def _refit(
                 advance()
     notes += _fewer_samples(rows, counts, sizes)
     with stage("repair: choice"):
-        best = nearest(as_cut, repaired, original, hold_out(used))
+        held = {place: take(own[place], which) for place, which in judged.items()}
+        known = [
+            Judged(batch, *ends[place]) if place in ends else Judged.of(original, repaired, batch)
+            for place, batch in held.items()
+        ]
+        best = nearest(as_cut, repaired, known, fitted_samples(hold_out(used)))
     if not best.repaired:
         notes += ("no repair brought the output nearer to the original's: the network is as cut",)
     result = Repair(tuple(rows), count_samples(used), best.before, best.after, best.norms, notes)
@@ -268,6 +277,16 @@ def _batches_within(sizes: Sequence[int], fits: Sequence[int]) -> list[int]:
     return [max(1, sum(samples <= most for samples in so_far)) for most in fits]
 
 
+def _judged(parts: Sequence[SplitBatch], mine: Sequence[int]) -> dict[int, slice]:
+    """Return which batches of this process, by their place, have held-out samples that judge, and which these are."""
+    before = list(accumulate((len(part.order) - part.fitted for part in parts), initial=0))
+    return {
+        place: slice(parts[number].fitted, None)
+        for place, number in enumerate(mine)
+        if before[number] < min(JUDGED, before[number + 1])
+    }
+
+
 def _at_most(batches: list[Call], count: int, memory: int) -> tuple[list[Call], tuple[str, ...]]:
     """Return as many of the samples as fit at the last layers, and a note if some do not."""
     total = count_samples(batches)
@@ -320,8 +339,8 @@ class _Fitter:
         positions, source = 0, batch_source(0, layer.step)
         for (ours, theirs), (number, folds) in pauses:
             call = theirs.call
-            check_all_finite(call.input, "its input", layer=owner(layer.weight))
             if sums is None:
+                target_of = self._target(layer, ours)
                 old = call.as_matrix(call.weight.detach()).double()
                 groups, outputs, n = old.shape
                 bias = old.new_zeros(groups * outputs) if call.bias is None else call.bias.detach().double()
@@ -337,7 +356,9 @@ class _Fitter:
                     windows = None
             if not folds:
                 continue
-            target = self._target(layer, ours, theirs, None if windows or len(chosen) == positions else chosen)
+            target = target_of(ours, theirs, None if windows or len(chosen) == positions else chosen)
+            columns = call.input if windows else call.columns(chosen)  # [groups, samples, positions, n]
+            check_all_finite(columns, "its input", layer=owner(layer.weight))
             check_all_finite(target, "its target output", layer=owner(layer.weight))
             if windows and isinstance(sums, Normal):
                 maps = target.unflatten(2, windows.positions)
@@ -345,7 +366,6 @@ class _Fitter:
                     if len(maps[which]):
                         sums.add_maps(windows, call.input[which], maps[which], fold)
                 continue
-            columns = call.columns(chosen)  # [groups, samples, positions, n]
             targets = target.unflatten(1, (groups, -1)).permute(1, 0, 3, 2)
             for fold, which in enumerate(folds):
                 if targets[:, which].numel():
@@ -367,29 +387,35 @@ class _Fitter:
         elif layer.norm is not None:
             layer.norm.add(constant, self.tensors)
 
-    def _target(self, layer: RefitLayer, ours: Pause, theirs: Pause, chosen: Tensor | None) -> Tensor:
-        """Return the output of the layer with which the sum is as in the original, [samples, outputs, positions].
+    def _target(self, layer: RefitLayer, first: Pause) -> Callable[[Pause, Pause, Tensor | None], Tensor]:
+        """Return what computes the output of the layer with which the sum is as in the original.
 
-        Args:
-            chosen: the positions to return; all if not given.
+        From the pauses of both networks and the chosen positions, all if None, it is [samples, outputs, positions].
         """
-        assert ours.output is not None
-        which = torch.tensor(_kept_outputs(self.plan, layer.weight, ours.call), device=ours.output.device)
+        assert first.output is not None
+        kind, device = at_least_float32(first.output).dtype, first.output.device
+        which = torch.tensor(_kept_outputs(self.plan, layer.weight, first.call), device=device)
+        if layer.norm is not None:
+            scale, shift = (value[which, None].to(kind) for value in layer.norm.affine(self.original_tensors))
+            own_scale, own_shift = (value[:, None].to(kind) for value in layer.norm.affine(self.tensors))
+            tiny = own_scale.abs() <= TINY * own_scale.abs().max()
+            divisor = own_scale.where(~tiny, 1.0)
 
-        def some(values: Tensor) -> Tensor:
+        def some(values: Tensor, chosen: Tensor | None) -> Tensor:
             return at_least_float32(values if chosen is None else at_positions(values, chosen))
 
-        output = some(ours.output)[:, which]
-        if ours.other is None or theirs.other is None:
-            return output
-        gap = some(ours.other)[:, which] - some(theirs.other)
-        if layer.norm is None:
-            return output + gap
-        scale, shift = (value[which, None].to(output.dtype) for value in layer.norm.affine(self.original_tensors))
-        own_scale, own_shift = (value[:, None].to(output.dtype) for value in layer.norm.affine(self.tensors))
-        tiny = own_scale.abs() <= TINY * own_scale.abs().max()
-        wanted = (scale * output + shift + gap - own_shift) / own_scale.where(~tiny, torch.ones_like(own_scale))
-        return wanted.where(~tiny, output)
+        def target(ours: Pause, theirs: Pause, chosen: Tensor | None) -> Tensor:
+            assert ours.output is not None
+            output = some(ours.output, chosen)[:, which]
+            if ours.other is None or theirs.other is None:
+                return output
+            gap = some(ours.other, chosen)[:, which] - some(theirs.other, chosen)
+            if layer.norm is None:
+                return output + gap
+            wanted = (scale * output + shift + gap - own_shift) / divisor
+            return wanted.where(~tiny, output)
+
+        return target
 
 
 def _kept_outputs(plan: Plan, name: str, call: LayerCall) -> Sequence[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from secateur._torch import version_of
-from secateur.network.batches import BATCH, Call, batch_size, count_samples, first_batches, split
+from secateur.network.batches import BATCH, Call, batch_size, count_samples, first_batches, split, take
 from secateur.network.divergence import output_divergence
 from secateur.network.layer_calls import FunctionCall, LayerCall
 from secateur.network.modules import owner
@@ -28,6 +28,7 @@ from secateur.network.precision import check_all_finite
 from secateur.network.processes import batch_source, own_share, reduce_over_all
 from secateur.progress import bar
 from secateur.refit.fisher import Act, Run, backward
+from secateur.refit.resume import Recording, Resumed
 from secateur.stages import stage
 
 ESTIMATED = 256  # samples for the estimates, at most
@@ -37,7 +38,7 @@ FEW = 32  # samples that these run on, or a quarter of those for the estimates
 WHOLE = 512  # samples, if all trials are run as a whole
 EXPONENTS = (0.5, 3.0)  # the power of the estimate lies between these
 WEIGHT_GRADIENTS = 4  # the most numbers in the gradients of a weight, for each number in a layer's input and output
-CACHE = 256 << 20  # bytes of layer outputs that may be kept from one trial to the next
+CACHE = 256 << 20  # bytes of results that may be kept from one trial to the next
 
 K = TypeVar("K", bound=Hashable)
 Refit = dict[str, tuple[Tensor, Tensor]]  # for layers by their weight: another weight, and a constant for each output
@@ -55,16 +56,18 @@ class Measured:
 class Trials:
     """Measures trials on the same samples."""
 
-    def __init__(self, run: Run, batches: Sequence[Call], *, seed: int, most: int, progress: bool = False) -> None:
+    def __init__(
+        self, run: Run, batches: Sequence[Call], *, seed: int, memory: int = CACHE, progress: bool = False
+    ) -> None:
         """Prepare the measurement.
 
         Args:
             run: runs the network on a batch, with an action at each layer, and returns its outputs.
             batches: samples that took no part in the fits.
-            most: samples for which the outputs of all layers can be kept at a time.
+            memory: bytes of results that are kept from one trial to the next.
         """
         self.run, self.batches = run, batches
-        self.seed, self.most, self.progress = seed, most, progress
+        self.seed, self.memory, self.progress = seed, memory, progress
 
     def measure(self, trials: Mapping[K, Refit], *, checks: int = CHECKS) -> dict[K, Measured]:
         """Return the divergence of each trial, estimated or measured.
@@ -113,29 +116,22 @@ class Trials:
     def whole(self, trials: Sequence[Refit], batches: Sequence[Call]) -> list[float]:
         """Return the divergence of each trial by running it.
 
-        Up to the first layer that a trial changes, everything is as in the network itself, so the outputs of the layers
-        there are kept and not computed again. Several processes share the trials.
+        Up to the first layer that a trial changes, everything is as in the network itself and not computed again.
+        Several processes share the trials.
         """
         totals = torch.zeros(len(trials), dtype=torch.float64)
         mine = own_share(list(enumerate(trials)))
-        parts = list(split(batches, max(1, min(BATCH, self.most))))
-
-        def keep(layer: LayerCall, call: FunctionCall) -> Tensor:
-            if changed(layer):
-                check_all_finite(layer.input, "its input", layer=owner(layer.name))
-            outputs.append(call.run())
-            return outputs[-1].clone()  # the network may write to it
-
-        def changed(layer: LayerCall) -> bool:
-            return any(layer.name in refit for refit in trials)
-
+        recording = Recording.of(self.run, take(batches[0], slice(2))) if mine else Recording()
+        starts = {number: recording.start(refit) for number, refit in mine}
+        two = min(2, batch_size(batches[0]))
+        kept = sum(recording.bytes[i] for start in set(starts.values()) for i in recording.used_from(start)) / two
+        parts = list(split(batches, max(1, min(BATCH, int(self.memory / max(1.0, kept))))))
         with bar("trying cuts", len(parts) * len(mine), self.progress and bool(mine)) as advance:
             for batch in parts if mine else ():
-                outputs: list[Tensor] = []
-                wanted = self.run(batch, keep)
+                resumed = Resumed(self.run, batch, recording, starts.values())
                 for number, refit in mine:
-                    found = self.run(batch, _with_refit(refit, outputs))
-                    totals[number] += output_divergence(found, wanted) * batch_size(batch)
+                    found = resumed.run_from(starts[number], _with_refit(refit))
+                    totals[number] += output_divergence(found, resumed.outputs) * batch_size(batch)
                     advance()
         reduce_over_all(totals, "sum")
         return [total / count_samples(parts) for total in totals.tolist()]
@@ -218,17 +214,16 @@ def _along_channels(values: Tensor, layer: LayerCall) -> Tensor:
     return values.view([-1] + [1] * (0 if layer.linear else len(layer.stride)))
 
 
-def _with_refit(refit: Refit, outputs: Sequence[Tensor]) -> Act:
-    """Return the action at each layer of a trial: the known output up to the first layer that is refitted."""
-    known: Iterator[Tensor] | None = iter(outputs)
+def _with_refit(refit: Refit) -> Act:
+    """Return the action at each layer of a trial."""
 
     def act(layer: LayerCall, call: FunctionCall) -> Tensor:
-        nonlocal known
-        if layer.name in refit:
-            known = None
-            weight, constant = refit[layer.name]
-            output: Tensor = call.run(weight=weight)
-            return output + _along_channels(constant, layer)
-        return call.run() if known is None else next(known).clone()
+        if layer.name not in refit:
+            output: Tensor = call.run()
+            return output
+        check_all_finite(layer.input, "its input", layer=owner(layer.name))
+        weight, constant = refit[layer.name]
+        changed: Tensor = call.run(weight=weight)
+        return changed + _along_channels(constant, layer)
 
     return act
