@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fuzz_cli
@@ -158,6 +159,12 @@ def test_a_failed_job_exits_with_1(file: Path, factory: str, shape: str, message
 
 
 # JSON, quiet, Ctrl-C, completion
+
+
+def test_a_lack_of_memory_is_an_error_of_every_command(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sc, "cost", lambda *_: torch.empty(1 << 62, dtype=torch.uint8))
+    result = run("bench", f"{file}:make", f"{file}:make", "--input", "1x6")
+    assert (result.exit_code, "error: memory: memory ran out" in result.stderr) == (1, True), result.output
 
 
 def test_version() -> None:

@@ -82,6 +82,29 @@ def test_an_allocation_that_fails_is_reported_with_its_size_and_a_remedy() -> No
     assert "memory=" in str(caught.value.remedy) and "give other batches" not in str(caught.value)
 
 
+CONVOLUTION = """
+import resource, torch
+from torch.nn.functional import conv2d
+from secateur.network.memory import memory_errors
+torch.set_num_threads(1)
+x, weight = torch.ones(8, 16, 16, 16), torch.ones(16, 16, 3, 3)
+pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (pages, pages))
+with memory_errors():
+    conv2d(x, weight)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is of Linux")
+def test_a_convolution_that_does_not_say_that_memory_ran_out_is_reported_too() -> None:
+    done = subprocess.run([sys.executable, "-c", CONVOLUTION], capture_output=True, text=True)
+    assert "SecateurError: memory: memory ran out" in done.stderr, done.stderr
+
+
+def test_where_memory_is_left_such_an_error_passes() -> None:
+    assert out_of_memory(RuntimeError("could not create a primitive")) is None
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), SecateurError("y"), RuntimeError("shapes cannot be multiplied")])
 def test_other_errors_pass(error: Exception) -> None:
     assert out_of_memory(error) is None

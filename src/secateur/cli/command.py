@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from secateur.cli.options import OUTPUT, PANELS
 from secateur.errors import SecateurError, UsageError
+from secateur.network.memory import memory_errors
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, by the convention of shells
 OLD_NAMES = {"--points": "--samples", "--draws": "--repeats", "--on-points": "--on-samples"}
@@ -94,7 +95,7 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
-        with _plain_errors():
+        with _plain_errors(), memory_errors():
             for name, kind in groups.items():
                 given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             function(**given)

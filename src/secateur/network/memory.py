@@ -24,6 +24,8 @@ GROUP_FILES = (  # of control groups, versions 2 and 1: the limit, what is used,
 SHORT = 4 << 30  # bytes
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # of malloc.h
 SIGNS = ("can't allocate memory", "can't start new thread", "bad_alloc")  # of a plain RuntimeError
+ONEDNN = re.compile(r"could not (create|execute|initialize) a")  # of a plain RuntimeError that does not say why
+SCARCE = 256 << 20  # bytes, below which errors without a reason are taken for a lack of memory
 LESS_MEMORY = (
     "lower memory= (bytes; on the command line --memory, MB), use fewer samples or smaller inputs, or a method "
     "without second moments (pfp, ft)"
@@ -54,7 +56,9 @@ def out_of_memory(error: BaseException | None) -> SecateurError | None:
     while error is not None:
         text = str(error)
         full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if full or (isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)):
+        if isinstance(error, RuntimeError):
+            full = full or any(sign in text for sign in SIGNS)
+        if full or (_may_be_memory(error) and free_memory(torch.device("cpu")) < SCARCE):
             asked = re.search(r"allocate (\d+) bytes", text)
             request = f" at a request for {megabytes(int(asked[1]))}" if asked else ""
             left = megabytes(free_memory(torch.device("cpu")))
@@ -101,6 +105,11 @@ def megabytes(count: float) -> str:
     """
     number = count / 2**20
     return f"{number:,.0f} MB" if number >= 10 else f"{number:.2g} MB"
+
+
+def _may_be_memory(error: BaseException) -> bool:
+    """Return whether an error that gives no reason is one that oneDNN raises where memory is lacking."""
+    return isinstance(error, RuntimeError) and ONEDNN.search(str(error)) is not None
 
 
 def _available() -> int:
