@@ -53,7 +53,10 @@ that produce outputs, which it cannot know. {missing}
 WHY = """\
 "Too little" is less than 30 % of the parameters. Channels under a norm whose statistics are taken over all channels
 stay, so that of transformers only heads and hidden units are removed: 16 to 29 % in these small configurations, where
-embeddings are a large part."""
+embeddings are a large part. In a ConvNeXt V2 there is such a norm between the hidden units, too (GRN), and nothing is
+left to cut. iSQRT-COV pools the products of all pairs of channels, and most of its parameters are in the layer that
+consumes them. Pose networks that choose maxima in `forward` cannot be exported as a whole: prune
+[their backbone](parts.md)."""
 
 
 def page(content: dict[str, Any]) -> str:

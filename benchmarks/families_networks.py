@@ -155,25 +155,26 @@ def build(full_name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     model = globals()[f"_{library}"](name)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    example = torch.randn(2, 3, *_size(model))
+    example = torch.randn(2, *_shape(model))
     randomise(model, example)
     return model.eval(), example
 
 
-def _size(model: Any) -> tuple[int, int]:
-    """Return a size of images that the network accepts: 96 x 96, 128 x 128, or that of its own data set."""
-    own = getattr(model, "in_size", None)
-    for size in ((96, 96), (128, 128), own or (224, 224)):
+def _shape(model: Any) -> tuple[int, int, int]:
+    """Return channels and size of images that the network accepts: 96, 128, or those of its own data set, maybe grey."""
+    own = getattr(model, "in_size", None) or (224, 224)
+    shapes = ((3, 96, 96), (3, 128, 128), (3, *own), (1, *own))
+    for shape in shapes:
         try:
             with torch.no_grad():
-                model.eval()(torch.randn(2, 3, *size))
-                model.train()(torch.randn(2, 3, *size))
+                model.eval()(torch.randn(2, *shape))
+                model.train()(torch.randn(2, *shape))
         except Exception:
-            if size == (own or (224, 224)):
+            if shape == shapes[-1]:
                 raise
         else:
-            return size
-    raise AssertionError("the last size either runs or raises")
+            return shape
+    raise AssertionError("the last shape either runs or raises")
 
 
 def _yolo(name: str) -> nn.Module:
