@@ -161,7 +161,7 @@ def build(full_name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
 
 
 def _shape(model: Any) -> tuple[int, int, int]:
-    """Return channels and size of images that the network accepts: 96, 128, or those of its own data set, maybe grey."""
+    """Return channels and size of images that the network accepts: 96, 128, or those of its own data set."""
     own = getattr(model, "in_size", None) or (224, 224)
     shapes = ((3, 96, 96), (3, 128, 128), (3, *own), (1, *own))
     for shape in shapes:
