@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from secateur.methods import METHODS
 from secateur.report.sources import JSON_KINDS
 from secateur.zoo.libraries import library
 
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")  # the docs show figures that other instructions round otherwise
 torch.set_num_threads(1)
 with suppress(SecateurError):  # not installed; where it lacks operators, they are declared
     library("torchvision")

@@ -154,3 +154,10 @@ def test_a_bad_scope_is_refused_and_the_model_is_unchanged(scope: str, message: 
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert model.training and not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert sc.prune(model, IMAGES, {"macs": "50%"}, scope="body", samples=48).verification < 1e-5
+
+
+def test_maps_of_several_samples_in_one_batch_are_repaired() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 4, 1)).eval()
+    res = sc.prune(net, IMAGES, {"macs": "60%"}, task="segmentation", samples=48)
+    assert res.repair is not None and res.repair.after < res.repair.before

@@ -156,6 +156,14 @@ def test_some_batches_run_to_the_end_with_the_new_weights() -> None:
         torch.testing.assert_close(found, [wanted[1:3]], rtol=1e-12, atol=0)
 
 
+def test_outputs_without_a_row_for_each_sample_are_left_out() -> None:
+    original = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Flatten(0, 2)).double()
+    small, ends = copy.deepcopy(original), dict[int, Any]()
+    for _, pauses in in_lockstep(original, small, BATCHES, layers_of(small), judged={2: slice(1, 3)}, ends=ends):
+        list(pauses)
+    assert ends == {}
+
+
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_giving_up_midway_leaves_no_thread_and_no_mode(after: int) -> None:
     network = block(lambda m, x: x, torch.add, True).double().train()

@@ -189,7 +189,7 @@ def in_lockstep(
         counts: how many of the batches pause at each layer, never fewer than at the layer before; all if not given. The
             others start later, and run up to the layer where they join.
         judged: the batches, by their place, that run on to the end behind the last layer, and which of their samples.
-        ends: takes the outputs of both networks on these samples.
+        ends: takes the outputs of both networks on these samples, where every output has a row for each sample.
     """
     with ExitStack() as stack:
         stack.enter_context(mode(original, False))
@@ -210,20 +210,26 @@ def in_lockstep(
             yield layer, _pauses(pairs)
         for place, which in (judged or {}).items():
             if ends is not None and place < len(pairs):
-                ends[place] = _to_the_end(pairs[place], which)
+                found = _to_the_end(pairs[place], which)
+                if found is not None:
+                    ends[place] = found
 
 
-def _to_the_end(pair: tuple[_Run, _Run], which: slice) -> Ends:
-    """Let both networks of a pair run to the end, and return their outputs on some of the samples."""
+def _to_the_end(pair: tuple[_Run, _Run], which: slice) -> Ends | None:
+    """Let both networks of a pair run to the end, and return their outputs on some of the samples.
+
+    None if an output has no row for each sample, such as the scores of all pixels: its samples are then not known.
+    """
     size = batch_size(pair[0].batch)
     found = []
     for run in pair:
         run.start()
         run.wait()
         run.result()
-        found.append([one[which].clone() if one.dim() and len(one) == size else one for one in run.outputs])
+        by_sample = all(one.dim() and len(one) == size for one in run.outputs)
+        found.append([one[which].clone() for one in run.outputs] if by_sample else None)
         run.outputs = []
-    return found[0], found[1]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
 
 
 @torch.no_grad()
