@@ -132,7 +132,7 @@ bisenet_resnet18_celebamaskhq danet_resnetd50b_cityscapes deeplabv3_resnetd50b_v
 fcn8sd_resnetd50b_voc icnet_resnetd50b_cityscapes lednet_cityscapes pspnet_resnetd50b_voc sinet_cityscapes
 cgnet_cityscapes dabnet_cityscapes fpenet_cityscapes esnet_cityscapes edanet_cityscapes enet_cityscapes
 erfnet_cityscapes linknet_cityscapes segnet_cityscapes unet_cityscapes simplepose_resnet18_coco
-alphapose_fastseresnet101b_coco ibppose_coco pfpcnet voca8flame
+alphapose_fastseresnet101b_coco ibppose_coco pfpcnet
 """.split()
 LIBRARIES = ("yolo", "smp", "monai", "transformers", "pytorchcv")
 
