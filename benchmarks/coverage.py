@@ -72,6 +72,9 @@ def cut(full_name: str, record: dict[str, Any]) -> None:
             record["params_removed_module"] = record["params_removed"]
         if record["params_removed"] >= CUT_SHARE:
             break
+    if record["output"] == "graph" and record["params_removed"] <= record.get("params_removed_module", -1):
+        record["output"] = "module"  # a program gains nothing
+        small, masked = _cut_once(model, example, "module", record)
     record["stage"] = "compare"
     record["mask_changes"] = difference(masked, model, example)
     record["difference"] = difference(small, masked, example)

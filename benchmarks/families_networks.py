@@ -124,15 +124,15 @@ diaresnet10 dicenet_wd5 dla34 dpn68 drnc26 efficientnet_edge_small_b efficientne
 fdmobilenet_wd4 fishnet99 ghostnet hardnet39ds hrnet_w18_small_v1 ibn_resnet50 igcv3_wd4 inceptionresnetv1 inceptionv3
 isqrtcovresnet18 lwopenpose2d_mobilenet_cmupan_coco menet108_8x1_g3 mixnet_s mnasnet_b1 mobilenet_wd4 mobilenetv2_wd4
 mobilenetv3_small_wd2 msdnet22 nasnet_4a1056 octresnet10_ad2 peleenet pnasnet5large preresnet10 proxylessnas_cpu
-pyramidnet101_a360 regnetx002 regnety002 resattnet56 resdropresnet20_cifar10 res2net50_w14_s8 resnesta18 resnet10
-resneta10 resnetd50b resnext14_32x4d rexnet ror3_56_cifar10 selecsls42 senet16 seresnet10 seresnext50_32x4d
-sepreresnet10 shakeshakeresnet20_2x16d_cifar10 shufflenet_g1_wd4 shufflenetv2_wd2 shufflenetv2b_wd2 sinet sknet50
-spnasnet squeezenet_v1_1 squeezenext23_w1 squeezeresnet_v1_1 tresnet_m vgg11 visemenet vovnet27s wrn20_10_1bit_cifar10
-xception zfnet bisenet_resnet18_celebamaskhq danet_resnetd50b_cityscapes deeplabv3_resnetd50b_voc fastscnn_cityscapes
+pyramidnet101_a360 regnetx002 regnety002 resattnet56 resdropresnet20_cifar10 resnesta18 resnet10 resneta10 resnetd50b
+resnext14_32x4d ror3_56_cifar10 selecsls42 senet16 seresnet10 seresnext50_32x4d sepreresnet10
+shakeshakeresnet20_2x16d_cifar10 shufflenet_g1_wd4 shufflenetv2_wd2 shufflenetv2b_wd2 sknet50 spnasnet squeezenet_v1_1
+sqnxt23_w1 squeezeresnet_v1_1 tresnet_m vgg11 vovnet27s wrn20_10_1bit_cifar10 xception zfnet
+bisenet_resnet18_celebamaskhq danet_resnetd50b_cityscapes deeplabv3_resnetd50b_voc fastscnn_cityscapes
 fcn8sd_resnetd50b_voc icnet_resnetd50b_cityscapes lednet_cityscapes pspnet_resnetd50b_voc sinet_cityscapes
-cgnet_cityscapes dabnet_cityscapes fpenet_cityscapes contextnet_cityscapes esnet_cityscapes edanet_cityscapes
-enet_cityscapes erfnet_cityscapes linknet_cityscapes segnet_cityscapes unet_cityscapes simplepose_resnet18_coco
-alphapose_fastseresnet101b_coco ibppose_coco pfpcnet voca8flame
+cgnet_cityscapes dabnet_cityscapes fpenet_cityscapes esnet_cityscapes edanet_cityscapes enet_cityscapes
+erfnet_cityscapes linknet_cityscapes segnet_cityscapes unet_cityscapes simplepose_resnet18_coco
+alphapose_fastseresnet101b_coco ibppose_coco pfpcnet
 """.split()
 LIBRARIES = ("yolo", "smp", "monai", "transformers", "pytorchcv")
 
@@ -155,25 +155,26 @@ def build(full_name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     model = globals()[f"_{library}"](name)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    example = torch.randn(2, 3, *_size(model))
+    example = torch.randn(2, *_shape(model))
     randomise(model, example)
     return model.eval(), example
 
 
-def _size(model: Any) -> tuple[int, int]:
-    """Return a size of images that the network accepts: 96 x 96, 128 x 128, or that of its own data set."""
-    own = getattr(model, "in_size", None)
-    for size in ((96, 96), (128, 128), own or (224, 224)):
+def _shape(model: Any) -> tuple[int, int, int]:
+    """Return channels and size of images that the network accepts: 96, 128, or those of its own data set."""
+    own = getattr(model, "in_size", None) or (224, 224)
+    shapes = ((3, 96, 96), (3, 128, 128), (3, *own), (1, *own))
+    for shape in shapes:
         try:
             with torch.no_grad():
-                model.eval()(torch.randn(2, 3, *size))
-                model.train()(torch.randn(2, 3, *size))
+                model.eval()(torch.randn(2, *shape))
+                model.train()(torch.randn(2, *shape))
         except Exception:
-            if size == (own or (224, 224)):
+            if shape == shapes[-1]:
                 raise
         else:
-            return size
-    raise AssertionError("the last size either runs or raises")
+            return shape
+    raise AssertionError("the last shape either runs or raises")
 
 
 def _yolo(name: str) -> nn.Module:

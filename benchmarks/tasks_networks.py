@@ -1,8 +1,8 @@
 """The tasks of benchmarks/tasks.py: a U-Net that finds digits on canvases, and a vision transformer, trained here.
 
 Training takes three to four minutes on one core for the U-Net, two for the transformer. The task and the training of
-the U-Net were chosen on canvases of validation digits, after earlier versions with clutter had been weak on test
-canvases; the transformer was not changed after its test results were seen.
+the U-Net were chosen on canvases of training digits that a trial held out, after earlier versions with clutter had been
+weak on test canvases; the transformer was not changed after its test results were seen.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PARTS = hold_out([((torch.randn(40, 4, generator=torch.Generator().manual_seed(1
 
 
 def chosen(small: nn.Module, repaired: nn.Module, original: nn.Module) -> Nearest:
-    judged = [Judged.of(original, repaired, batch) for batch in held_out_samples(PARTS)]
+    judged = [Judged.of(original, small, repaired, batch) for batch in held_out_samples(PARTS)]
     return nearest(small, repaired, judged, fitted_samples(PARTS))
 
 
@@ -59,3 +59,12 @@ def test_new_norm_statistics_are_taken_where_they_help() -> None:
     broken[1].running_var.mul_(50.0)
     found = chosen(changed(original, 1.0), broken, original)
     assert found.norms and found.repaired and found.after == pytest.approx(0, abs=0.05)
+
+
+def test_outputs_of_a_run_on_more_samples_are_taken_only_in_the_same_shapes() -> None:
+    networks, x = (normed(), normed(1), normed(2)), torch.randn(5, 4)
+    known = torch.zeros(5, 3), torch.ones(5, 3)
+    taken = Judged.of(*networks, ((x,), {}), ([known[0]], [known[1]]))
+    assert taken.wanted[0] is known[0] and taken.repaired[0] is known[1]
+    again = Judged.of(*networks, ((x,), {}), ([known[0][:, :2]], [known[1][:, :2]]))
+    assert torch.equal(again.wanted[0], networks[0](x)) and torch.equal(again.repaired[0], networks[2](x))

@@ -287,3 +287,33 @@ def test_squares_in_blocks_are_plain_products(n: int, narrow: int, monkeypatch: 
     ridge.add_squares(gram, x)
     rows = torch.cat([x, torch.ones(2, 9, 1).double()], 2)
     torch.testing.assert_close(gram, 1 + rows.mT @ rows)
+
+
+def test_of_a_large_layer_one_fold_chooses_the_ridges_that_the_others_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 400, 60, generator=source)
+    old = torch.randn(1, 80, 61, generator=source).double()
+    t = x @ (old[..., :-1] + 0.1).float().mT + 3 * torch.randn(1, 400, 80, generator=source)
+    found, solved = [], list[float]()
+    real = Moments.solve
+
+    def counted(moments: Moments, ratio: float, constant: bool) -> torch.Tensor:
+        solved.append(ratio)
+        return real(moments, ratio, constant)
+
+    monkeypatch.setattr(Moments, "solve", counted)
+    counts = []
+    for large in (512, 0):
+        monkeypatch.setattr(ridge, "LARGE", large)
+        sums = Normal(old, torch.float32)
+        for fold in range(4):
+            sums.add(x[:, fold::4], t[:, fold::4], fold)
+        found.append(sums.fit(True))
+        counts.append(len(solved))
+    assert counts[1] - counts[0] < counts[0]
+    same = found[0].ratio == found[1].ratio
+    assert same.float().mean() > 0.9
+    torch.testing.assert_close(found[0].weight[same], found[1].weight[same], rtol=1e-4, atol=1e-5)
+    assert (found[1].after <= 1.01 * found[0].after).all()

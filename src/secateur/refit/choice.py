@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,16 +31,32 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Judged:
-    """Held-out samples, and the outputs of the original and of the repaired network for them."""
+    """Held-out samples, and what the original, the network as cut and the repaired one give for them."""
 
     batch: Call
     wanted: Sequence[Tensor]
+    cut: Sequence[Tensor]
     repaired: Sequence[Tensor]
 
     @classmethod
-    def of(cls, original: nn.Module, repaired: nn.Module, batch: Call) -> Judged:
-        """Run both networks."""
-        return cls(batch, eval_outputs(original, batch), eval_outputs(repaired, batch))
+    def of(
+        cls,
+        original: nn.Module,
+        small: nn.Module,
+        repaired: nn.Module,
+        batch: Call,
+        known: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
+    ) -> Judged:
+        """Run the networks.
+
+        Args:
+            known: outputs of the original and of the repaired network for these samples, from a run on more of them.
+                They are taken if they have the shapes that these samples give: a shape may depend on all values.
+        """
+        cut = eval_outputs(small, batch)
+        if known is None or any([one.shape for one in outputs] != [one.shape for one in cut] for outputs in known):
+            known = eval_outputs(original, batch), eval_outputs(repaired, batch)
+        return cls(batch, known[0], cut, known[1])
 
 
 def nearest(small: nn.Module, repaired: nn.Module, judged: Sequence[Judged], fitted: Sequence[Call]) -> Nearest:
@@ -50,23 +66,24 @@ def nearest(small: nn.Module, repaired: nn.Module, judged: Sequence[Judged], fit
         judged: this process's share of the held-out samples.
         fitted: samples for new norm statistics; the first NORMED of them are used.
     """
-    before = _divergence(small, judged)
-    after, norms = _divergence(None, judged), False
+    before = _divergence((one.batch, one.cut, one.wanted) for one in judged)
+    after, norms = _divergence((one.batch, one.repaired, one.wanted) for one in judged), False
     renormed = _with_new_norms(repaired, first_batches(fitted, NORMED))
-    if renormed is not None and (divergence := _divergence(renormed, judged)) < after:
-        repaired, after, norms = renormed, divergence, True
+    if renormed is not None:
+        divergence = _divergence((one.batch, eval_outputs(renormed, one.batch), one.wanted) for one in judged)
+        if divergence < after:
+            repaired, after, norms = renormed, divergence, True
     if after < before:
         return Nearest(repaired, before, after, repaired=True, norms=norms)
     return Nearest(duplicate(small), before, before, repaired=False, norms=False)
 
 
-def _divergence(network: nn.Module | None, judged: Sequence[Judged]) -> float:
-    """Return the mean divergence over these samples and those of all other processes; of the repaired one if None."""
+def _divergence(judged: Iterable[tuple[Call, Sequence[Tensor], Sequence[Tensor]]]) -> float:
+    """Return the mean divergence over these batches, with outputs and wanted ones, and those of all other processes."""
     total = torch.zeros(2, dtype=torch.float64)
-    for one in judged:
-        size = batch_size(one.batch)
-        gap = output_divergence(one.repaired if network is None else eval_outputs(network, one.batch), one.wanted)
-        total += torch.tensor([gap * size, size], dtype=torch.float64)
+    for batch, found, wanted in judged:
+        size = batch_size(batch)
+        total += torch.tensor([output_divergence(found, wanted) * size, size], dtype=torch.float64)
     reduce_over_all(total, "sum")
     return float(total[0] / total[1])
 

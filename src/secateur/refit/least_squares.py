@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ ROWS = 1 << 14  # rows for second moments, if there are as many
 LARGEST = 6144  # inputs, up to which second moments are kept; beyond, the rows themselves
 NARROW, BLOCKS = 128, 6  # products are computed in blocks of at least so many columns, and in no more blocks
 DUAL_ROWS = 4096  # of those at most, in all folds
+LARGE = 512  # coefficients, from which the first fold alone chooses which ridges the others try
 EXACT = 256  # a relative error of fewer units in the last place is rounding
 
 
@@ -185,24 +186,61 @@ class _Fit(ABC):
         """
         folds = [fold for fold, count in enumerate(self.counts) if count]
         change = self.old.new_zeros(*self.energy.shape, self._coefficients)
-        before = best = self._errors(dict.fromkeys(folds, change))
+        before = best = sum((self._error(fold, change) for fold in folds), start=torch.zeros_like(self.energy))
         inexact = before > (EXACT * self.eps) ** 2 * self.energy  # otherwise the error is rounding
         ratio = torch.full_like(best, torch.inf)
-        for r in self.ratios if len(folds) > 1 else ():
-            found = {fold: self._solve(fold, r, constant) for fold in folds}
-            errors = self._errors(found)
-            better = (errors < best) & inexact
-            best, ratio = torch.where(better, errors, best), torch.where(better, r, ratio)
-            change = torch.where(better[..., None], sum(found.values(), start=0.0) / len(found), change)
+        for r, one, error in self._tried(folds, change, inexact, constant) if len(folds) > 1 else ():
+            better = (error < best) & inexact
+            best, ratio = torch.where(better, error, best), torch.where(better, r, ratio)
+            change = torch.where(better[..., None], one / len(folds), change)
             if better.double().mean() < FEW:
                 break
         weight = self.old if ratio.isinf().all() else self.old + self._as_weights(change)
         count = max(1, sum(self.counts))
         return Fitted(weight, before / count, best.clamp_min(0) / count, self.energy / count, ratio)
 
-    def _errors(self, changes: Mapping[int, Tensor]) -> Tensor:
-        """Return the sum of squared errors over all folds, each with its own change of the weights, [g, o]."""
-        return sum((self._error(fold, one) for fold, one in changes.items()), start=torch.zeros_like(self.energy))
+    def _tried(
+        self, folds: Sequence[int], zero: Tensor, inexact: Tensor, constant: bool
+    ) -> Iterator[tuple[float, Tensor, Tensor]]:
+        """Return each ridge with the sum of the fits without one fold each, and the errors on those folds."""
+        if self._coefficients <= LARGE:
+            for r in self.ratios:
+                found = [self._solve(fold, r, constant) for fold in folds]
+                errors = [self._error(fold, one) for fold, one in zip(folds, found, strict=True)]
+                yield r, sum(found, start=torch.zeros_like(zero)), sum(errors, start=torch.zeros_like(self.energy))
+            return
+        changes, totals = self._on_first(folds[0], zero, inexact, constant)
+        for fold in folds[1:]:
+            for r, one in self._solutions(fold, list(changes), constant):
+                changes[r] += one
+                totals[r] += self._error(fold, one)
+        for r, one in changes.items():
+            yield r, one, totals[r]
+
+    def _on_first(
+        self, fold: int, zero: Tensor, inexact: Tensor, constant: bool
+    ) -> tuple[dict[float, Tensor], dict[float, Tensor]]:
+        """Return the fits without this fold, and their errors, by the ridges that the other folds are to try.
+
+        These are all from the largest to the smallest one that is best on this fold for more than a few of the outputs.
+        """
+        best = self._error(fold, zero)
+        changes, errors, ratio = dict[float, Tensor](), dict[float, Tensor](), torch.full_like(best, torch.inf)
+        for r, one in self._solutions(fold, self.ratios, constant):
+            changes[r], errors[r] = one, self._error(fold, one)
+            better = (errors[r] < best) & inexact
+            best, ratio = torch.where(better, errors[r], best), torch.where(better, r, ratio)
+            if better.double().mean() < FEW:
+                break
+        often = [r for r in changes if (ratio == r).double().mean() > FEW / 4]
+        for r in [r for r in changes if often and not often[-1] <= r <= often[0]]:
+            del changes[r], errors[r]
+        return changes, errors
+
+    def _solutions(self, fold: int, ratios: Iterable[float], constant: bool) -> Iterator[tuple[float, Tensor]]:
+        """Return each ridge with the fit to all folds but this one."""
+        for ratio in ratios:
+            yield ratio, self._solve(fold, ratio, constant)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -307,12 +345,21 @@ class Normal(_Fit):
     def _keep(self, x: Tensor, gap: Tensor, fold: int, batch: int) -> None:
         self._put(fold, None, x.shape[1], x, gap)
 
-    def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
+    def _solutions(self, fold: int, ratios: Iterable[float], constant: bool) -> Iterator[tuple[float, Tensor]]:
+        """Return each ridge with the fit to all folds but this one, from one sum of their moments."""
         others = self._empty()
         for number, one in enumerate(self.moments):
             if number != fold:
                 others += one
-        return others.solve(ratio, constant)
+        diagonal = others.gram.diagonal(dim1=1, dim2=2)
+        plain = diagonal.clone()
+        for ratio in ratios:
+            diagonal.copy_(plain)
+            yield ratio, others.solve(ratio, constant)
+
+    def _solve(self, fold: int, ratio: float, constant: bool) -> Tensor:
+        ((_, found),) = self._solutions(fold, [ratio], constant)
+        return found
 
     def _error(self, fold: int, change: Tensor) -> Tensor:
         return self.moments[fold].error(change)

@@ -207,10 +207,9 @@ def _refit(
                 advance()
     notes += _fewer_samples(rows, counts, sizes)
     with stage("repair: choice"):
-        held = {place: take(own[place], which) for place, which in judged.items()}
         known = [
-            Judged(batch, *ends[place]) if place in ends else Judged.of(original, repaired, batch)
-            for place, batch in held.items()
+            Judged.of(original, as_cut, repaired, take(own[place], which), ends.get(place))
+            for place, which in judged.items()
         ]
         best = nearest(as_cut, repaired, known, fitted_samples(hold_out(used)))
     if not best.repaired:

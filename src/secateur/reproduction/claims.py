@@ -78,7 +78,8 @@ def _sparser(method: str, several: Sequence[Sequence[str]]) -> Callable[[Find], 
                 continue
             best = max(others, key=lambda name: _rank(others[name]))
             held = _rank(own) > _rank(others[best])
-            outcomes.append((held, f"{found.label}: {_told(method, own)}, best rival {_told(best, others[best])}"))
+            rival = _told(best, others[best])
+            outcomes.append((held, f"{found.label}: {_told(method, own)}, best rival {rival}, {_networks(own)}"))
         return outcomes
 
     return check
@@ -98,6 +99,10 @@ def _told(method: str, point: Point) -> str:
     return f"{method_name(method)} PR {100 * point.pr:.1f} ({point.change:+.2f})"
 
 
+def _networks(point: Point) -> str:
+    return f"mean of {point.networks} network{'s' * (point.networks > 1)}"
+
+
 def _reached(names: Sequence[str], method: str, wanted: float) -> Callable[[Find], list[tuple[bool, str]]]:
     def check(find: Find) -> list[tuple[bool, str]]:
         found = find(names)
@@ -105,8 +110,7 @@ def _reached(names: Sequence[str], method: str, wanted: float) -> Callable[[Find
         if point is None:
             return []
         held = 100 * point.pr >= wanted and point.validation_change <= 0.5 + 1e-9
-        networks = f"{point.networks} network{'s' * (point.networks > 1)}"
-        return [(held, f"{_told(method, point)}, wanted {wanted:.2f}, mean of {networks}")]
+        return [(held, f"{_told(method, point)}, wanted {wanted:.2f}, {_networks(point)}")]
 
     return check
 
