@@ -21,6 +21,7 @@ UNUSED = 256  # samples, at most, that pruning sets aside to measure agreement o
 LOW = 0.9  # agreement below it comes with a warning
 MORE = 'more calibration samples (samples=), recovery (effort="thorough", sc.recover) or retraining'
 COLLAPSED = 0.5  # and below this, with the remark that the budget is out of reach
+WARNINGS = ("the network has collapsed", "low agreement")  # how the notes on low agreement begin
 TAIL = 0.025  # on each side of the 95% interval
 
 
@@ -93,12 +94,12 @@ class Agreement:
         if self.share is not None and self.share < COLLAPSED:
             repair = "without the repair, which failed, or " if failed else "without a repair (repair=True) or "
             notes.append(
-                f"the network has collapsed: {found}; this budget is out of reach {'' if repaired else repair}without "
+                f"{WARNINGS[0]}: {found}; this budget is out of reach {'' if repaired else repair}without "
                 f"training the network further: choose a milder one, or try {MORE}"
             )
         elif self.share is not None and self.share < LOW:
             repair = "the repair, which failed, " if failed else "repair=True, "
-            notes.append(f"low agreement: {found}; {'' if repaired else repair}a milder budget, {MORE} helps")
+            notes.append(f"{WARNINGS[1]}: {found}; {'' if repaired else repair}a milder budget, {MORE} helps")
         if self.left_out:
             notes.append(f"{self.left_out:,} unused samples were left out: the original's own output for them is NaN")
         return tuple(notes)

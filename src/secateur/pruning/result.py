@@ -20,7 +20,7 @@ from secateur.costs.timing import Latency
 from secateur.deprecation import renamed_fields
 from secateur.methods.base import GroupRow, Method
 from secateur.profiling.table import LatencyTable
-from secateur.pruning.agreement import Agreement
+from secateur.pruning.agreement import WARNINGS, Agreement
 from secateur.pruning.settings import PruneSettings
 from secateur.refit.repair import Repair
 from secateur.report import figures
@@ -133,7 +133,9 @@ class Pruned:
             parts += ["", Text(repaired(self.repair))]
         if self.agreement is not None:
             parts += ["", Text(str(self.agreement))]
-        return Stack(*parts, *tables.paragraphs("Note: ", self.notes))
+        for note in self.notes:
+            parts += ["", Text(f"{'Warning' if note.startswith(WARNINGS) else 'Note'}: {note}")]
+        return Stack(*parts)
 
     def group_table(self, *, rows: int | None = ROWS) -> Stack:
         """Return the table of groups with its legend."""
