@@ -29,7 +29,7 @@ types: $(VENV)/.tools ## check types
 	@echo '== mypy'
 	@$(BIN)/mypy
 
-unit: $(VENV)/.tools browser ## run the tests
+unit: $(VENV)/.tools $(VENV)/.docs browser ## run the tests
 	@echo '== pytest'
 	@$(BIN)/pytest
 
