@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from secateur._torch import BatchNorm
 from secateur.network.batches import Call, batch_size, eval_outputs, first_batches, forward
-from secateur.network.divergence import output_divergence
+from secateur.network.divergence import divergence_sums, mean_divergence
 from secateur.network.modules import duplicate, mode
 from secateur.network.processes import reduce_over_all
 
@@ -66,11 +66,11 @@ def nearest(small: nn.Module, repaired: nn.Module, judged: Sequence[Judged], fit
         judged: this process's share of the held-out samples.
         fitted: samples for new norm statistics; the first NORMED of them are used.
     """
-    before = _divergence((one.batch, one.cut, one.wanted) for one in judged)
-    after, norms = _divergence((one.batch, one.repaired, one.wanted) for one in judged), False
+    before = _divergence([(one.cut, one.wanted) for one in judged])
+    after, norms = _divergence([(one.repaired, one.wanted) for one in judged]), False
     renormed = _with_new_norms(repaired, first_batches(fitted, NORMED))
     if renormed is not None:
-        divergence = _divergence((one.batch, eval_outputs(renormed, one.batch), one.wanted) for one in judged)
+        divergence = _divergence([(eval_outputs(renormed, one.batch), one.wanted) for one in judged])
         if divergence < after:
             repaired, after, norms = renormed, divergence, True
     if after < before:
@@ -78,14 +78,15 @@ def nearest(small: nn.Module, repaired: nn.Module, judged: Sequence[Judged], fit
     return Nearest(duplicate(small), before, before, repaired=False, norms=False)
 
 
-def _divergence(judged: Iterable[tuple[Call, Sequence[Tensor], Sequence[Tensor]]]) -> float:
-    """Return the mean divergence over these batches, with outputs and wanted ones, and those of all other processes."""
-    total = torch.zeros(2, dtype=torch.float64)
-    for batch, found, wanted in judged:
-        size = batch_size(batch)
-        total += torch.tensor([output_divergence(found, wanted) * size, size], dtype=torch.float64)
-    reduce_over_all(total, "sum")
-    return float(total[0] / total[1])
+def _divergence(outputs: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
+    """Return the divergence of outputs from wanted ones, over these batches and those of all other processes."""
+    count = torch.tensor(max((len(wanted) for _, wanted in outputs), default=0))
+    reduce_over_all(count, "max")  # a process may have no batch
+    sums = torch.zeros(int(count), 2, dtype=torch.float64)
+    for found, wanted in outputs:
+        sums += divergence_sums(found, wanted)
+    reduce_over_all(sums, "sum")
+    return mean_divergence(sums)
 
 
 @torch.no_grad()
