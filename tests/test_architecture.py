@@ -45,7 +45,7 @@ MORE_OF = {
     "tracing/test_kept.py": "tracing/trace.py",
 }
 # Tests of the whole, not of a module.
-OF_THE_WHOLE = {"test_architecture.py", "test_docs.py", "test_figures.py"}
+OF_THE_WHOLE = {"test_architecture.py", "test_docs.py", "test_figures.py", "test_site.py"}
 WHOLE_FOLDERS = {"benchmarks", "packaging", "properties"}
 
 
