@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import random
 import threading
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torch import Tensor, nn
 from secateur._torch import is_exported, uncompiled
 from secateur.errors import SecateurError, UsageError, first_line
 from secateur.network.precision import check_all_finite
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, order=True)
@@ -130,6 +134,21 @@ def exclusive() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function for one thread at a time, also beside traces of other threads.
+
+    torch.export switches oneDNN off for the whole process while it runs. A forward pass of another thread has other
+    rounding then.
+    """
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _lock:
+            return function(*args, **kwargs)
+
+    return alone
 
 
 def stand_in(model: nn.Module) -> nn.Module:

@@ -23,7 +23,7 @@ from secateur.network.divergence import output_divergence
 from secateur.network.examples import Example
 from secateur.network.footprint import batch_that_fits, split_to_fit
 from secateur.network.memory import memory_errors
-from secateur.network.modules import mode, unwrap
+from secateur.network.modules import mode, one_at_a_time, unwrap
 from secateur.network.outputs import compared_outputs
 from secateur.progress import bar
 from secateur.pruning.budget import Budget
@@ -42,6 +42,7 @@ BATCH = 256  # samples that are evaluated together, at most
 
 @renamed_arguments(points="samples", draws="repeats")
 @known_keywords
+@one_at_a_time
 def compare(
     model: nn.Module,
     data: Any,

@@ -22,7 +22,7 @@ from secateur.methods.pfp.method import Select
 from secateur.network.batches import Call, as_batches, batch_size, calls, count_samples, take
 from secateur.network.examples import Example
 from secateur.network.memory import memory_errors
-from secateur.network.modules import duplicate, named_tensors
+from secateur.network.modules import duplicate, named_tensors, one_at_a_time
 from secateur.network.outputs import compared_outputs, with_all_outputs
 from secateur.network.processes import copy_from_first, distributed, in_use
 from secateur.profiling.table import Engine, LatencyTable
@@ -44,6 +44,7 @@ from secateur.training.recovery import FEWEST, recover
 
 @renamed_arguments(points="samples")
 @known_keywords
+@one_at_a_time
 def plan(
     model: nn.Module,
     data: Any,
@@ -98,6 +99,7 @@ def plan(
 
 @renamed_arguments(points="samples")
 @known_keywords
+@one_at_a_time
 def prune(
     model: nn.Module,
     data: Any,

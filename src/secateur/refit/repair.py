@@ -34,7 +34,7 @@ from secateur.network.examples import revive
 from secateur.network.footprint import batch_that_fits
 from secateur.network.layer_calls import LayerCall, at_positions
 from secateur.network.memory import free_memory, megabytes, memory_errors, out_of_memory, room
-from secateur.network.modules import Slot, device_of, duplicate, named_tensors, owner, unwrap
+from secateur.network.modules import Slot, device_of, duplicate, named_tensors, one_at_a_time, owner, unwrap
 from secateur.network.outputs import with_all_outputs, without_outputs
 from secateur.network.precision import at_least_float32, check_all_finite
 from secateur.network.processes import batch_source, copy_from_first, distributed, in_use, own_share, this_process
@@ -84,6 +84,7 @@ class Repair:
 
 
 @known_keywords
+@one_at_a_time
 def repair(
     small: nn.Module,
     model: nn.Module,
