@@ -162,3 +162,11 @@ def test_where_memory_is_short_freed_arrays_and_threads_take_none() -> None:
     assert threads >= 6 * 60 and arrays >= 100
     threads, arrays = grown(1 << 60)
     assert threads < 64 and arrays < 50
+
+
+def test_errors_that_name_each_other_as_their_cause_are_read_once() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert memory.out_of_memory(one) is None
+    one.__cause__, other.__cause__ = other, MemoryError()
+    assert memory.out_of_memory(one) is not None
