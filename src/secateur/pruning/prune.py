@@ -240,7 +240,7 @@ def _with_certificate_delta(settings: PruneSettings) -> PruneSettings:
     warnings.warn(
         "delta= for a budget in drop is deprecated and will be removed in 0.3; use certificate_delta=",
         DeprecationWarning,
-        stacklevel=5,
+        stacklevel=6,  # the caller of `prune`, behind its decorators
     )
     return replace(settings, delta=SAMPLING_DELTA, certificate_delta=settings.delta)
 
