@@ -53,7 +53,9 @@ def out_of_memory(error: BaseException | None) -> SecateurError | None:
 
     >>> raise out_of_memory(error) or SecateurError(...) from error
     """
-    while error is not None:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:  # errors can come from each other in a circle
+        seen.add(id(error))
         text = str(error)
         full = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if isinstance(error, RuntimeError):
